@@ -1,117 +1,116 @@
 """`python -m benchmarks [NAME …]`: measure this machine and a real farm on it, in one run, and print a plain table.
 
-    machine ─▶ commands, throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ elections
-            ─▶ cold start, idle, restart ─▶ storage ─▶ ØMQ sockets, endpoint ─▶ consensus and others ─▶ gossip
-            ─▶ KRaft and Kafka
+    machine ─▶ commands, throughput, memory, failover on one farm ─▶ each other part of `PARTS`
 
-Names choose parts; without names, all run. Bad figures are printed like the others.
+Names choose parts; without names, all run except those that run only on request. Bad figures are printed like the
+others.
 """
 
 import argparse
 import json
+import os
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
+from importlib import import_module
+from inspect import iscoroutinefunction
 from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import trio
 
-from benchmarks import (
-    cold_start,
-    commands,
-    consensus,
-    elections,
-    failover,
-    farm_restart,
-    gossip,
-    idle,
-    kraft,
-    machine,
-    storage,
-    throughput,
-    zmq_raft,
-)
-from benchmarks.child import ChildError
-from benchmarks.farm import BenchmarkError, Farm, running_farm
-from benchmarks.figures import Figure, repeated, table
-from benchmarks.gossip_group import GroupError
+from benchmarks import commands, failover, machine, throughput
+from benchmarks.child import BenchmarkError
+from benchmarks.farm import Farm, running_farm
+from benchmarks.figures import Figure, table
+from benchmarks.job import Job, LeftOut, repeated
 from bridge.node.settings.choices import Timing
 
-ALONE: dict[str, Callable[[Path, int, float], Awaitable[list[Figure]]]] = {
-    "elections": lambda where, runs, _: elections.measure(where, runs),
-    "elections-simulated": lambda where, runs, _: elections.simulated(where, runs),
-    "cold-start": lambda where, runs, _: trio.to_thread.run_sync(cold_start.measure, where, runs),
-    "idle": lambda where, runs, _: idle.measure(where, runs),
-    "farm-restart": lambda where, runs, _: farm_restart.measure(where, runs),
-    "idle-budget": lambda where, runs, _: repeated(idle.budget, where, runs),
-    "storage": lambda where, runs, seconds: trio.to_thread.run_sync(storage.measure, where, runs, seconds / 6),
+
+class Part(NamedTuple):
+    """A part with its own servers."""
+
+    function: str
+    """Module and function. The module is loaded if the part runs, because some need packages of an extra."""
+    runs: int = 5
+    """Number of runs without `--runs`; 0 if the part has a fixed number."""
+    is_repeated: bool = False
+    """True if the function measures once."""
+    on_request: bool = False
+
+
+PARTS: Final[dict[str, Part]] = {
+    "failover-local": Part("failover.local_leader"),
+    "elections": Part("elections.measure", 3),
+    "elections-simulated": Part("elections.simulated", 30),
+    "cold-start": Part("cold_start.measure", 3),
+    "idle": Part("idle.measure", 3),
+    "farm-restart": Part("farm_restart.measure", 3),
+    "idle-budget": Part("idle.budget", 3, is_repeated=True),
+    "storage": Part("storage.measure"),
+    "zmq-sockets": Part("zmq_sockets.measure"),
+    "zmq-endpoint": Part("zmq_endpoint.measure", 3, is_repeated=True),
+    "consensus-throughput": Part("consensus_throughput.measure"),
+    "consensus-failover": Part("consensus_failover.measure", 20),
+    "consensus-restart": Part("consensus_restart.measure", 3),
+    "consensus-budget": Part("consensus_budget.measure"),
+    "consensus-split": Part("consensus_split.measure"),
+    "consensus-scale": Part("consensus_scale.measure"),
+    "consensus-step": Part("consensus_step.measure"),
+    "gossip-speed": Part("gossip_speed.speed"),
+    "gossip-memory": Part("gossip_speed.memory", 3, is_repeated=True),
+    "gossip-whole-node": Part("gossip_whole_node.memory", 3, is_repeated=True),
+    "gossip-idle": Part("gossip.idle", 3, is_repeated=True),
+    "gossip-many": Part("gossip.one_process", 3, is_repeated=True),
+    "gossip-kill": Part("gossip.beside_serf", 9),
+    "gossip-stop": Part("gossip.stops", 20),
+    "gossip-speed-busy": Part("gossip.speed_if_busy", 3),
+    "gossip-kill-busy": Part("gossip.kills_if_busy", 9),
+    "kraft-scans": Part("kraft_scans.measure"),
+    "kraft-latency": Part("kraft.latency"),
+    "kraft-failover": Part("kraft.failover"),
+    "kraft-consumers": Part("kraft_consumers.rates"),
+    "kraft-memory": Part("kraft_consumers.memory", 3, is_repeated=True),
+    "zmq-raft-throughput": Part("zmq_raft.throughput", on_request=True),
+    "zmq-raft-failover": Part("zmq_raft.failover", 10, on_request=True),
+    "pipeline-source": Part("pipeline.source", 3, on_request=True),
+    "pipeline-tables": Part("pipeline.tables", 3, on_request=True),
+    "pipeline-latency": Part("pipeline_latency.measure", 0, on_request=True),
+    "pipeline-refresh": Part("pipeline_refresh.measure", 0, on_request=True),
+    "pipeline-farms": Part("pipeline_farms.measure", 0, on_request=True),
+    "pipeline-backfill": Part("pipeline.backfill", 0, on_request=True),
+    "pipeline-contenders": Part("pipeline_contenders.measure", 3, on_request=True),
+    "pipeline-floodfills": Part("pipeline_floodfills.measure", 3, on_request=True),
 }
-"""Parts that do not use the common farm: directory, number of runs, seconds of a run."""
-NAMES = (
-    "machine",
-    "commands",
-    "throughput",
-    "memory",
-    "failover",
-    "failover-local",
-    *ALONE,
-    "zmq-sockets",
-    "zmq-endpoint",
-    *consensus.PARTS,
-    *gossip.PARTS,
-    *kraft.PARTS,
-)
-PIPELINE_PARTS = (
-    "pipeline-source",
-    "pipeline-tables",
-    "pipeline-latency",
-    "pipeline-refresh",
-    "pipeline-farms",
-    "pipeline-backfill",
-    "pipeline-contenders",
-    "pipeline-floodfills",
-)
-"""Parts that run only on request: they need the extra `pipeline`, and a quarter of an hour."""
-ZMQ_RAFT_PARTS = zmq_raft.PARTS
-"""Parts that run only on request: they need Node, and the npm package installed by `make interop-zmq`."""
-GROUPS: dict[str, tuple[str, ...]] = {
-    "consensus": tuple(consensus.PARTS),
-    "gossip": tuple(gossip.PARTS),
-    "kraft": kraft.PARTS,
-    "pipeline": PIPELINE_PARTS,
-    "zmq-raft": ZMQ_RAFT_PARTS,
+ON_FARM: Final = {"machine": 0, "commands": 15, "throughput": 5, "memory": 0, "failover": 5}
+"""The parts on the common farm, with their number of runs."""
+RUNS: Final = ON_FARM | {name: part.runs for name, part in PARTS.items()}
+GROUPS: Final = {
+    group: [name for name in PARTS if name.startswith(f"{group}-")]
+    for group in ("consensus", "gossip", "kraft", "zmq-raft", "pipeline")
 }
 """The parts of each collective name."""
-RUNS: dict[str, int] = {
-    **dict.fromkeys(("cold-start", "idle", "idle-budget", "farm-restart", "consensus-restart"), 3),
-    **dict.fromkeys(("zmq-endpoint", "kraft-memory", "gossip-memory", "gossip-whole-node", "gossip-idle"), 3),
-    **dict.fromkeys(("gossip-many", "gossip-speed-busy", "elections"), 3),
-    **dict.fromkeys(("pipeline-source", "pipeline-tables", "pipeline-contenders", "pipeline-floodfills"), 3),
-    **dict.fromkeys(("gossip-kill", "gossip-kill-busy"), 9),
-    "zmq-raft-failover": 10,
-    "commands": 15,
-    **dict.fromkeys(("consensus-failover", "gossip-stop"), 20),
-    "elections-simulated": 30,
-}
-"""The number of runs of a part without `--runs`; 5 if a part is not listed."""
-UNREPEATED = frozenset(
-    {"machine", "memory", "pipeline-latency", "pipeline-refresh", "pipeline-farms", "pipeline-backfill"}
-)
-"""Parts with a fixed number of values, for example the five runs of each limit, and the servers of one farm."""
+SETTING: Final = """\
+farm                          3 server processes on loopback; TLS 1.3, Digest upgrade, fdatasync on,
+                              the farm's own state machine; clients are other processes on this machine
+client protocol               Garlic Farm (GarlicFarmClient); one entry a request; acknowledged = committed
+consensus                     3 bare servers: Garlic Farm protocol, TLS 1.3, fdatasync on, a state machine that
+                              counts; clients in other processes on this machine, over TLS to the leader;
+                              etcd: gRPC over TLS for clients and peers, fsync on, its own store, client in Go;
+                              the pipe: frames over the same TLS, fdatasync on, no Raft"""
 MIB = 1024 * 1024
 
 
 def main() -> None:
     """Run the parts of the command line, and print their figures."""
     options = _options()
-    names = [part for name in options.names or NAMES for part in GROUPS.get(name, (name,))]
     with tempfile.TemporaryDirectory(prefix="garlicfarm-bench-", dir=options.directory) as directory:
         try:
             limits = machine.measure(Path(directory))
-            print("\n".join([*limits.lines(), *_setting()]), flush=True)
-            figures = trio.run(_measure, names, Path(directory), limits, options)
-        except (BenchmarkError, ChildError, GroupError) as error:
+            print("\n".join([*limits.lines(), SETTING]), flush=True)
+            figures = trio.run(_measure, Path(directory), limits, options)
+        except BenchmarkError as error:
             sys.exit(f"benchmarks: {error}")
     if options.json is not None:
         document = {
@@ -126,13 +125,14 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures a farm of real processes.")
+    usual = [name for name in RUNS if name not in PARTS or not PARTS[name].on_request]
     parser.add_argument(
         "names",
         nargs="*",
-        choices=[*NAMES, *PIPELINE_PARTS, *ZMQ_RAFT_PARTS, *GROUPS, []],
+        choices=[*RUNS, *GROUPS, []],
         metavar="NAME",
-        help=f"parts: {', '.join(NAMES)}; only if named: pipeline, "
-        f"{', '.join(PIPELINE_PARTS)}, zmq-raft, {', '.join(ZMQ_RAFT_PARTS)}",
+        help=f"parts: {', '.join(usual)}; only if named: {', '.join(name for name in RUNS if name not in usual)}; "
+        f"collective names: {', '.join(GROUPS)}",
     )
     parser.add_argument("--base", help="consensus-step: another checkout or a commit, for comparison")
     parser.add_argument(
@@ -142,7 +142,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write the figures, including every run, to this file")
     parser.add_argument("--directory", type=Path, help="directory of the farms' files, on the disk to measure")
     options = parser.parse_args()
-    if options.runs is not None and options.names and UNREPEATED.issuperset(options.names):
+    options.names = {part for name in options.names or usual for part in GROUPS.get(name, (name,))}
+    if options.runs is not None and not any(RUNS[name] for name in options.names):
         parser.error(f"--runs does not apply to {' and '.join(sorted(options.names))}: measure another part with it")
     return options
 
@@ -157,91 +158,58 @@ def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
     return convert
 
 
-def _setting() -> list[str]:
-    return [
-        "farm                          3 server processes on loopback; TLS 1.3, Digest upgrade, fdatasync on,",
-        "                              the farm's own state machine; clients are other processes on this machine",
-        "client protocol               Garlic Farm (GarlicFarmClient); one entry a request; acknowledged = committed",
-    ]
-
-
-async def _measure(
-    names: list[str], directory: Path, limits: machine.Machine, options: argparse.Namespace
-) -> list[Figure]:
+async def _measure(home: Path, limits: machine.Machine, options: argparse.Namespace) -> list[Figure]:
     figures: list[Figure] = []
-    seconds, runs = float(options.seconds), partial(_runs, options.runs)
 
     def report(found: list[Figure]) -> None:
         figures.extend(found)
         print("\n".join(table(found)), flush=True)
 
-    async def lan(farm: Farm) -> None:
-        if "commands" in names:
-            report(await commands.measure(farm, runs("commands")))
-        if "memory" in names:
-            report(_memory(farm, "created, idle"))
-        if "throughput" in names:
-            report(await throughput.measure(farm, limits, runs("throughput"), seconds))
-            if "memory" in names:
-                report(_memory(farm, "after the throughput runs"))
-        if "failover" in names:
-            report(await failover.leader(farm, runs("failover")))
-            report(await failover.publisher(farm, runs("failover")))
+    def job(name: str) -> Job:
+        return Job(name, home, options.runs or RUNS[name], options.seconds, limits, options.base)
 
-    if {"commands", "memory", "throughput", "failover"} & set(names):
-        async with running_farm(directory / "lan", Timing.LAN) as farm:
-            await lan(farm)
-    if "failover-local" in names:
-        async with running_farm(directory / "local", Timing.LOCAL) as farm:
-            report(await failover.leader(farm, runs("failover-local")))
-    await _alone(names, directory, runs, seconds, report)
-    await consensus.measure(names, directory, limits, consensus.Options(runs, seconds, options.base), report)
-    await gossip.measure(names, directory, runs, report)
-    await zmq_raft.measure(names, directory, runs, seconds, report)
-    await kraft.measure(names, directory, runs, report)
-    await _pipeline([name for name in names if name in PIPELINE_PARTS], directory, runs, report)
+    if options.names & (ON_FARM.keys() - {"machine"}):
+        async with running_farm(home / "lan", Timing.LAN) as farm:
+            await _on_farm(farm, options.names, job, report)
+    for name, part in PARTS.items():
+        if name in options.names:
+            print(f"\n{name}: begins at a load of {os.getloadavg()[0]:.1f}", flush=True)
+            try:
+                report(await _of_part(part, job(name)))
+            except LeftOut as reason:
+                print(f"{name}: left out: {reason}", flush=True)
+            print(f"{name}: ended at a load of {os.getloadavg()[0]:.1f}", flush=True)
     return figures
 
 
-def _runs(requested: int | None, name: str) -> int:
-    """Return the number of runs of a part."""
-    return requested or RUNS.get(name, 5)
-
-
-async def _alone(
-    names: list[str],
-    directory: Path,
-    runs: Callable[[str], int],
-    seconds: float,
-    report: Callable[[list[Figure]], None],
+async def _on_farm(
+    farm: Farm, names: set[str], job: Callable[[str], Job], report: Callable[[list[Figure]], None]
 ) -> None:
-    """Run the parts that do not use the common farm."""
-    for name, part in ALONE.items():
-        if name in names:
-            report(await part(directory / name, runs(name), seconds))
-    if {"zmq-sockets", "zmq-endpoint"} & set(names):
-        # The base install does not include pyzmq, and the other parts do not need it.
-        try:
-            from benchmarks import zmq_endpoint, zmq_sockets  # noqa: PLC0415
-        except ImportError:
-            print("zmq-sockets, zmq-endpoint     left out: the extra `zmq` is not installed", flush=True)
-            return
-        if "zmq-sockets" in names:
-            report(await zmq_sockets.measure(directory, runs("zmq-sockets")))
-        if "zmq-endpoint" in names:
-            report(await repeated(zmq_endpoint.measure, directory / "endpoint", runs("zmq-endpoint")))
+    if "commands" in names:
+        report(await commands.measure(farm, job("commands").runs))
+    if "memory" in names:
+        report(_memory(farm, "created, idle"))
+    if "throughput" in names:
+        report(await throughput.measure(farm, job("throughput")))
+        if "memory" in names:
+            report(_memory(farm, "after the throughput runs"))
+    if "failover" in names:
+        report(await failover.leader(farm, job("failover").runs))
+        report(await failover.publisher(farm, job("failover").runs))
 
 
-async def _pipeline(
-    names: list[str], directory: Path, runs: Callable[[str], int], report: Callable[[list[Figure]], None]
-) -> None:
-    if not names:
-        return
-    # The base install does not include Spark, and the other parts do not need it.
-    from benchmarks import pipeline  # noqa: PLC0415
-
-    for name in names:
-        report(await pipeline.measure(name, directory, runs(name)))
+async def _of_part(part: Part, job: Job) -> list[Figure]:
+    module, _, name = part.function.rpartition(".")
+    try:
+        function: Any = getattr(import_module(f"benchmarks.{module}"), name)
+    except ImportError as error:
+        raise LeftOut(f"the package {error.name} is not installed; an extra in pyproject.toml has it") from error
+    await trio.Path(job.directory).mkdir(mode=0o700)
+    if part.is_repeated:
+        function = partial(repeated, function)
+    if iscoroutinefunction(function):
+        return list(await function(job))
+    return list(await trio.to_thread.run_sync(function, job))
 
 
 def _memory(farm: Farm, when: str) -> list[Figure]:

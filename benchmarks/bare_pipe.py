@@ -55,14 +55,14 @@ class PipeTarget:
 class Pipe:
     """The processes, created by `running_pipe`; `servers[0]` leads."""
 
-    servers: list[Child]
+    servers: dict[int, Child]
     leader: PipeTarget
     log: Path
 
-    async def client(self, load: Load) -> Child:
-        """Start a client process with this load."""
+    async def clients(self, load: Load, count: int) -> list[Child]:
+        """Start client processes with this load."""
         document = {"leader": asdict(self.leader), "load": asdict(load)}
-        return await Child.start_module("the pipe's client", MODULE, document, self.log)
+        return [await Child.start_module("the pipe's client", MODULE, document, self.log) for _ in range(count)]
 
 
 @asynccontextmanager
@@ -79,7 +79,7 @@ async def running_pipe(directory: Path) -> AsyncIterator[Pipe]:
             announced.append(PipeTarget(**await servers[-1].receive_document()))
         for number, server in enumerate(servers):
             await server.send_line(json.dumps([] if number else [asdict(each) for each in announced[1:]]))
-        yield Pipe(servers, announced[0], directory / "client.log")
+        yield Pipe(dict(enumerate(servers)), announced[0], directory / "client.log")
     finally:
         for server in servers:
             await server.end()

@@ -2,6 +2,8 @@
 
     start ─▶ send_line, receive_line (with a timeout) ─▶ processor time, memory ─▶ end (or kill, then a new start)
 
+`async with await Child.start(…) as child` ends the process with the block.
+
 The benchmark's own programs end when their standard input closes, so they do not outlive the benchmark. Other programs
 do not watch their input, so they run under a shell that does (`start_foreign`). The standard error of a process goes to
 a file; if the process ends early, the error shows its last lines.
@@ -15,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 import trio
@@ -50,7 +52,11 @@ def resident_bytes(pid: int) -> int:
     return psutil.Process(pid).memory_info().rss
 
 
-class ChildError(Exception):
+class BenchmarkError(Exception):
+    """The processes did not reach the state to measure; the text names the expectation."""
+
+
+class ChildError(BenchmarkError):
     """A process of the benchmark ended early or did not reply; the text shows its last output."""
 
 
@@ -74,10 +80,9 @@ class Child:
         return cls(name, process, log)
 
     @classmethod
-    async def start_module(cls, name: str, module: str, argument: Mapping[str, object] | None, log: Path) -> "Child":
+    async def start_module(cls, name: str, module: str, argument: Mapping[str, object], log: Path) -> "Child":
         """Start a module of this project with a JSON document as its only argument."""
-        arguments = [] if argument is None else [json.dumps(argument)]
-        return await cls.start(name, [sys.executable, "-m", module, *arguments], log)
+        return await cls.start(name, [sys.executable, "-m", module, json.dumps(argument)], log)
 
     @classmethod
     async def start_foreign(cls, name: str, command: Sequence[str], log: Path) -> "Child":
@@ -85,6 +90,20 @@ class Child:
         child = await cls.start(name, ["sh", "-c", _ENDS_WITH_ITS_INPUT, "sh", *command], log)
         child.pid = int(await child.receive_line())
         return child
+
+    @classmethod
+    async def run_module(
+        cls, name: str, module: str, argument: Mapping[str, object], log: Path, timeout_s: float = LINE_TIMEOUT_S
+    ) -> dict[str, Any]:
+        """Run a module of this project that prints one document, and return the document."""
+        async with await cls.start_module(name, module, argument, log) as child:
+            return await child.receive_document(timeout_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.end()
 
     @property
     def running(self) -> bool:

@@ -11,11 +11,13 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import trio
 
+from benchmarks.child import Child
 from benchmarks.load import GO, READY, WARM_UP_S, Load, Loop, Result
 from consensus import Outcome, integer_id
 from consensus.protocols.garlic_farm import (
@@ -73,8 +75,8 @@ def entry(number: int, size_bytes: int) -> bytes:
 
 
 def main() -> None:
-    """Run as `python -m benchmarks.client`, with the specification as the first line of standard input."""
-    document = json.loads(sys.stdin.readline())
+    """Run as `python -m benchmarks.client`, with the specification as the only argument."""
+    document = json.loads(sys.argv[1])
     print(json.dumps(asdict(trio.run(_run, cluster_target(document["target"]), Load(**document["load"])))))
 
 
@@ -84,9 +86,10 @@ def cluster_target(document: dict[str, Any]) -> ClusterTarget:
     return ClusterTarget(**document | {"servers": servers})
 
 
-def specification(target: ClusterTarget, load: Load) -> str:
-    """Return the line that `main` reads."""
-    return json.dumps({"target": asdict(target), "load": asdict(load)}) + "\n"
+async def start(target: ClusterTarget, load: Load | None, log: Path) -> Child:
+    """Start a process with this load, or a process of steady writes."""
+    document = {"target": asdict(target), "load": None if load is None else asdict(load)}
+    return await Child.start_module("client", f"benchmarks.{'steady' if load is None else 'client'}", document, log)
 
 
 async def _run(target: ClusterTarget, load: Load) -> Result:

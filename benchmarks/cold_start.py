@@ -14,8 +14,10 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.farm import SERVERS, BenchmarkError
+from benchmarks.child import BenchmarkError
+from benchmarks.farm import SERVERS
 from benchmarks.figures import Figure
+from benchmarks.job import Job
 
 TIMEOUT_S = 60
 DAY_S = 24 * 3600
@@ -31,12 +33,11 @@ PUBLISHED = "the Meta LeaseSet2 is on disk"
 _LINE = re.compile(r"(\d\d):(\d\d):(\d\d\.\d{3}) (?:\S+ )?([a-z]+(?:-[a-z]+)*)(?=[: ])")
 
 
-def measure(directory: Path, repetitions: int) -> list[Figure]:
+def measure(job: Job) -> list[Figure]:
     """Run the command as a user does; the time includes the start of the interpreter and the creation of all keys."""
-    directory.mkdir()
     times: dict[str, list[float]] = {step: [] for step in (*STEPS, PUBLISHED)}
-    for _ in range(repetitions):
-        with tempfile.TemporaryDirectory(dir=directory) as state:
+    for _ in range(job.runs):
+        with tempfile.TemporaryDirectory(dir=job.directory) as state:
             began_s = time.time()
             *lines, path = _output(Path(state))
             times[PUBLISHED].append(Path(path).stat().st_mtime - began_s)

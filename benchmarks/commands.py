@@ -15,7 +15,8 @@ from pathlib import Path
 
 import trio
 
-from benchmarks.farm import BenchmarkError, Farm
+from benchmarks.child import BenchmarkError
+from benchmarks.farm import Farm
 from benchmarks.figures import Figure
 from bridge.api.control_routes import VIEW
 from bridge.api.view import FarmView

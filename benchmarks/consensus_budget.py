@@ -13,7 +13,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from operator import itemgetter
-from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
@@ -24,6 +23,7 @@ from benchmarks.client import connect, entry
 from benchmarks.consensus_group import ConsensusGroup, running_consensus_group
 from benchmarks.figures import Figure
 from benchmarks.hop_marks import ACK, DISK, READ, REPLIED, REQUEST, SENT, STORED, SYNCED, Marks
+from benchmarks.job import Job
 from consensus import Outcome
 from consensus.protocols.garlic_farm import GarlicFarmClient
 
@@ -48,19 +48,20 @@ STEPS = (
 """The time before each mark of a write, in order."""
 
 
-async def measure(directory: Path, runs: int, seconds: float) -> tuple[list[Figure], list[str]]:
-    """Return the median of each hop in each run, and a remark about the writes left out."""
+async def measure(job: Job) -> list[Figure]:
+    """Return the median of each hop in each run; print the number of writes left out."""
     medians: list[list[float]] = []
     complete = written = 0
-    async with running_consensus_group(directory / "group", instrument="hops") as group, trio.open_nursery() as nursery:
+    group_running = running_consensus_group(job.directory / "group", instrument="hops")
+    async with group_running as group, trio.open_nursery() as nursery:
         client = connect(group.target())
         await nursery.start(client.run)
         for _ in range(WARM_UP):
             await _submit(client)
-        for _ in range(runs):
+        for _ in range(job.runs):
             leader = await group.settle()
             await _marks(group)
-            end_ns = monotonic_ns() + round(seconds * 1e9)
+            end_ns = monotonic_ns() + round(job.seconds * 1e9)
             writes: list[tuple[int, int]] = []
             while monotonic_ns() < end_ns:
                 began_ns = monotonic_ns()
@@ -76,7 +77,8 @@ async def measure(directory: Path, runs: int, seconds: float) -> tuple[list[Figu
         nursery.cancel_scope.cancel()
     figures = [Figure(GROUP, name, "us", tuple(run[at] for run in medians)) for at, name in enumerate(STEPS)]
     figures.append(Figure(GROUP, "a write, sum of these medians", "us", tuple(map(sum, medians))))
-    return figures, [f"consensus-budget: {complete} of {written} writes were committed by a follower's reply"]
+    print(f"{job.name}: {complete} of {written} writes were committed by a follower's reply", flush=True)
+    return figures
 
 
 def split(write: tuple[int, int], leader: Marks, followers: Sequence[Marks]) -> list[float] | None:

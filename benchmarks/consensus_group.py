@@ -8,12 +8,15 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import trio
 
+from benchmarks import client
 from benchmarks.child import Child, ChildError
 from benchmarks.client import ClusterTarget, ServerTarget
 from benchmarks.consensus_node import CLUSTER, LISTENS, READY, USER
+from benchmarks.load import Load
 
 SERVERS = 3
 SETTLE_TIMEOUT_S = 60.0
@@ -28,27 +31,27 @@ class ConsensusGroup:
         self.directory = directory
         self._options = {"whole_log": whole_log, "instrument": instrument}
         self.servers: dict[int, Child] = {}
-        self._announced: dict[int, dict[str, object]] = {}
+        self._announced: dict[int, dict[str, Any]] = {}
 
     async def start_all(self) -> None:
-        """Start every stopped server, and send each the addresses of all."""
-        started = [number for number in range(1, SERVERS + 1) if number not in self.servers]
-        for number in started:
+        """Start all servers, and send each the addresses of all."""
+        for number in range(1, SERVERS + 1):
             await self._start(number)
-        for number in started:
+        for number in self.servers:
             await self._introduce(number)
 
-    async def restart(self, number: int) -> dict[str, object]:
+    async def start(self, number: int) -> dict[str, Any]:
         """Start a stopped server; return its announcement."""
         await self._start(number)
         await self._introduce(number)
         return self._announced[number]
 
-    async def end(self, number: int) -> None:
-        """Stop a server, or clean up a killed one."""
-        await self.servers.pop(number).end()
+    async def clients(self, load: Load | None, count: int) -> list[Child]:
+        """Start client processes with a load, or with steady writes."""
+        await self.settle()
+        return [await client.start(self.target(), load, self.directory / "client.log") for _ in range(count)]
 
-    async def statuses(self) -> dict[int, dict[str, object]]:
+    async def statuses(self) -> dict[int, dict[str, Any]]:
         """Return the status reported by each running server."""
         return {number: await child.request("status") for number, child in self.servers.items()}
 
@@ -71,7 +74,7 @@ class ConsensusGroup:
             USER,
             PASSWORD,
             tuple(
-                ServerTarget(number, LISTENS, int(str(announced["port"])), str(announced["fingerprint"]))
+                ServerTarget(number, LISTENS, announced["port"], announced["fingerprint"])
                 for number, announced in sorted(self._announced.items())
             ),
         )
@@ -94,7 +97,7 @@ class ConsensusGroup:
 
     async def _introduce(self, number: int) -> None:
         child = self.servers[number]
-        await child.send_line(_document(self._announced))
+        await child.send_line(json.dumps([announced for _, announced in sorted(self._announced.items())]))
         if await child.receive_line() != READY:
             raise ChildError(f"{child.name} did not get ready")
 
@@ -111,9 +114,5 @@ async def running_consensus_group(
         await group.settle()
         yield group
     finally:
-        for number in list(group.servers):
-            await group.end(number)
-
-
-def _document(announced: dict[int, dict[str, object]]) -> str:
-    return json.dumps([announced[number] for number in sorted(announced)])
+        for child in group.servers.values():
+            await child.end()

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -27,6 +28,7 @@ from benchmarks.consensus_group import PASSWORD, POLL_S
 from benchmarks.consensus_node import CLUSTER, LISTENS, READY, USER
 from benchmarks.contenders import drive
 from benchmarks.figures import Figure
+from benchmarks.job import Job
 from benchmarks.load import Load
 
 SIZES = (3, 5, 9, 17, 33, 64)
@@ -47,19 +49,18 @@ class Scaled:
     target: ClusterTarget
 
 
-async def measure(directory: Path, runs: int, seconds: float) -> tuple[list[Figure], list[str]]:
-    """Return the figures of each number of servers, and remarks: the numbers that this machine is too slow for."""
+async def measure(job: Job) -> list[Figure]:
+    """Return the figures of each number of servers; print the numbers that this machine is too slow for."""
     figures: list[Figure] = []
-    remarks: list[str] = []
     for size in SIZES:
         try:
-            async with _running(directory / str(size), size) as group:
-                figures.append(await _idle(group, size, seconds))
+            async with _running(job.directory / str(size), size) as group:
+                figures.append(await _idle(group, size, job.seconds))
                 for clients in CLIENTS:
-                    figures += await _of(group, size, clients, runs, seconds)
+                    figures += await _of(group, size, clients, job)
         except (ChildError, trio.TooSlowError) as error:
-            remarks.append(f"{size} servers: ended early: {error}")
-    return figures, remarks
+            print(f"{size} servers: ended early: {error}", flush=True)
+    return figures
 
 
 async def _idle(group: Scaled, size: int, seconds: float) -> Figure:
@@ -69,21 +70,17 @@ async def _idle(group: Scaled, size: int, seconds: float) -> Figure:
     return Figure(_title(size, 0), "the leader's processor time, heartbeats only", "%", (share,))
 
 
-async def _of(group: Scaled, size: int, clients: int, runs: int, seconds: float) -> list[Figure]:
+async def _of(group: Scaled, size: int, clients: int, job: Job) -> list[Figure]:
     p50s, costs, sizes, others = [], [], [], []
-    load = Load(clients, min(clients, 8), seconds, ENTRY_BYTES)
-    for _ in range(runs):
-        child = await Child.start_module("client", "benchmarks.client", None, group.leader.log)
-        await child.send_line(client.specification(group.target, load).strip())
-        before, used_s, before_entries = (
-            _bytes_of(group.leader),
-            group.followers.processor_seconds(),
-            await _last(group),
-        )
+    load = Load(clients, min(clients, 8), job.seconds, ENTRY_BYTES)
+    for _ in range(job.runs):
+        child = await client.start(group.target, load, group.leader.log)
+        before, used_s = _bytes_of(group.leader), group.followers.processor_seconds()
+        before_entries = await _last(group)
         turn = await drive([child], [group.leader], load)
         entries = await _last(group) - before_entries
         p50s.append(turn.rate.p50_ms)
-        costs.append(turn.servers_share / turn.rate.entries_per_s * 1e6)
+        costs.append(turn.entry_us)
         sizes.append((_bytes_of(group.leader) - before) / entries)
         others.append((group.followers.processor_seconds() - used_s) / entries / (size - 1) * 1e6)
     title = _title(size, clients)
@@ -114,7 +111,7 @@ def _bytes_of(leader: Child) -> int:
 async def _running(directory: Path, size: int) -> AsyncIterator[Scaled]:
     parts = {"leader": (1, 1), "followers": (2, size - 1)}
     children: list[Child] = []
-    announced: list[dict[str, object]] = []
+    announced: list[dict[str, Any]] = []
     try:
         for name, (first, count) in parts.items():
             where = directory / name
@@ -141,7 +138,7 @@ async def _running(directory: Path, size: int) -> AsyncIterator[Scaled]:
             while not (await leader.request("status"))["commit"]:  # noqa: ASYNC110 - another process
                 await trio.sleep(POLL_S)
         listens = announced[0]
-        target = ServerTarget(1, LISTENS, int(str(listens["port"])), str(listens["fingerprint"]))
+        target = ServerTarget(1, LISTENS, listens["port"], listens["fingerprint"])
         yield Scaled(leader, followers, ClusterTarget(CLUSTER, USER, PASSWORD, (target,)))
     finally:
         for child in children:

@@ -6,22 +6,22 @@ the clients. The times are divided by the number of entries that the log receive
 """
 
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 from benchmarks.consensus_group import running_consensus_group
 from benchmarks.consensus_throughput import ENTRY_BYTES, SCENARIOS
-from benchmarks.contenders import Ours, Scenario
+from benchmarks.contenders import Scenario, drive
 from benchmarks.figures import Figure
+from benchmarks.job import Job
 
 LOADS = tuple(each for each in SCENARIOS if each.clients != 1)
 
 
-async def measure(directory: Path, runs: int, seconds: float) -> tuple[list[Figure], list[str]]:
-    """Return the microseconds of each kind of work for an entry, and no remarks."""
+async def measure(job: Job) -> list[Figure]:
+    """Return the microseconds of each kind of work for an entry."""
     found: dict[Scenario, defaultdict[tuple[str, str], list[float]]] = {load: defaultdict(list) for load in LOADS}
-    async with running_consensus_group(directory / "group", instrument="split") as group:
-        for _ in range(runs):
+    async with running_consensus_group(job.directory / "group", instrument="split") as group:
+        for _ in range(job.runs):
             for scenario in LOADS:
                 leader = await group.settle()
                 started: list[Any] = []
@@ -29,7 +29,8 @@ async def measure(directory: Path, runs: int, seconds: float) -> tuple[list[Figu
                 async def start(started: list[Any] = started) -> None:
                     started.append(await group.statuses())
 
-                await Ours(group, start).turn(scenario, scenario.load(seconds, ENTRY_BYTES))
+                load = scenario.load(job.seconds, ENTRY_BYTES)
+                await drive(await group.clients(load, scenario.processes), group.servers.values(), load, start)
                 ended: Any = await group.statuses()
                 entries = ended[leader]["commit"] - started[0][leader]["commit"]
                 followers = [status["taken"] for number, status in ended.items() if number != leader]
@@ -37,7 +38,7 @@ async def measure(directory: Path, runs: int, seconds: float) -> tuple[list[Figu
                     for kind in set().union(*taken):
                         spent_s = sum(each.get(kind, 0.0) for each in taken) / len(taken)
                         found[scenario][role, kind].append(spent_s / entries * 1e6)
-    return [figure for scenario, times in found.items() for figure in _figures(scenario, times)], []
+    return [figure for scenario, times in found.items() for figure in _figures(scenario, times)]
 
 
 def _figures(scenario: Scenario, times: dict[tuple[str, str], list[float]]) -> list[Figure]:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from benchmarks.child import Child, ChildError
 from benchmarks.figures import Figure
+from benchmarks.job import Job
 
 TREE = Path(__file__).parents[1]
 DRIVER = Path(__file__).with_name("consensus_step_driver.py")
@@ -36,20 +37,19 @@ class Side:
     turns: list[dict[str, float]] = field(default_factory=list)
 
 
-async def measure(directory: Path, base: str | None, runs: int) -> tuple[list[Figure], list[str]]:
-    """Return the figures of all steps, and remarks about skipped sides."""
+async def measure(job: Job) -> list[Figure]:
+    """Return the figures of all steps; print the reason for a missing comparison."""
     trees = {HERE: TREE}
-    remarks = []
-    if base is None:
-        remarks.append("consensus-step: no comparison, because --base does not name a checkout or a commit")
+    if job.base is None:
+        print(f"{job.name}: no comparison, because --base does not name a checkout or a commit", flush=True)
     else:
-        trees = {BASE: checkout(base, directory)} | trees
+        trees = {BASE: checkout(job.base, job.directory)} | trees
     async with AsyncExitStack() as stack:
-        sides = [await _start(stack, directory, name, tree) for name, tree in trees.items()]
-        for turn in range(runs * TURNS_A_RUN):
+        sides = [await _start(stack, job.directory, name, tree) for name, tree in trees.items()]
+        for turn in range(job.runs * TURNS_A_RUN):
             for side in sides if turn % 2 else reversed(sides):
                 side.turns.append(await side.child.request("turn"))
-    return figures(sides), remarks
+    return figures(sides)
 
 
 def figures(sides: list[Side]) -> list[Figure]:
@@ -87,6 +87,5 @@ def checkout(base: str, directory: Path) -> Path:
 async def _start(stack: AsyncExitStack, directory: Path, name: str, tree: Path) -> Side:
     # -P: the driver's own directory has modules with the names of packages.
     command = ["env", f"PYTHONPATH={tree}", sys.executable, "-P", str(DRIVER)]
-    child = await Child.start(name, command, directory / "driver.log")
-    stack.push_async_callback(child.end)
+    child = await stack.enter_async_context(await Child.start(name, command, directory / "driver.log"))
     return Side(name, child, await child.receive_document())

@@ -5,10 +5,10 @@ machine does not affect only one contender. Ratios use rates of one round, secon
 the rounds with the extremes.
 """
 
-from pathlib import Path
-
-from benchmarks.contenders import ETCD, OURS, PIPE, Contender, Scenario, Turn, all_contenders
+from benchmarks.contenders import ETCD, OURS, PIPE, Contender, Scenario, Turn, all_contenders, drive
 from benchmarks.figures import Figure
+from benchmarks.job import Job
+from benchmarks.load import Load
 from benchmarks.machine import Machine
 
 ENTRY_BYTES = 256
@@ -29,21 +29,22 @@ HIGHEST_P50S = {ETCD: 1.0, PIPE: 1.5}
 """The highest acceptable ratio of the p50 of one client."""
 
 
-async def measure(directory: Path, machine: Machine, runs: int, seconds: float) -> tuple[list[Figure], list[str]]:
-    """Return the figures, and a remark about etcd."""
+async def measure(job: Job) -> list[Figure]:
+    """Return the figures of all scenarios."""
     found: dict[Scenario, Found] = {scenario: {} for scenario in SCENARIOS}
-    async with all_contenders(directory) as (contenders, remarks):
-        for _ in range(runs):
+    async with all_contenders(job.directory) as contenders:
+        for _ in range(job.runs):
             for scenario in SCENARIOS:
-                await _round(contenders, scenario, seconds, found[scenario])
-    return [figure for scenario in SCENARIOS for figure in figures(scenario, found[scenario], machine)], remarks
+                await _round(contenders, scenario, scenario.load(job.seconds, ENTRY_BYTES), found[scenario])
+    return [figure for scenario in SCENARIOS for figure in figures(scenario, found[scenario], job.machine)]
 
 
-async def _round(contenders: list[Contender], scenario: Scenario, seconds: float, found: Found) -> None:
-    for contender in contenders:
-        if contender.fits(scenario):
-            turn = await contender.turn(scenario, scenario.load(seconds, ENTRY_BYTES))
-            found.setdefault(contender.name, []).append(turn)
+async def _round(contenders: dict[str, Contender], scenario: Scenario, load: Load, found: Found) -> None:
+    for name, contender in contenders.items():
+        # For etcd, a transaction of several entries would be one entry of its log.
+        if name != ETCD or scenario.batch == 1:
+            clients = await contender.clients(load, scenario.processes)
+            found.setdefault(name, []).append(await drive(clients, contender.servers.values(), load))
 
 
 def figures(scenario: Scenario, found: Found, machine: Machine) -> list[Figure]:
@@ -59,16 +60,17 @@ def figures(scenario: Scenario, found: Found, machine: Machine) -> list[Figure]:
             Figure(group, rate.name, rate.unit, rates, f"= {rate.median / syncs_per_s:.2f} of the fdatasync rate"),
             Figure(group, f"{name}: latency p50", "ms", tuple(turn.rate.p50_ms for turn in turns)),
             Figure(group, f"{name}: latency p99", "ms", tuple(turn.rate.p99_ms for turn in turns)),
-            Figure(group, f"{name}: processor, servers", "cores", tuple(turn.servers_share for turn in turns)),
+            Figure(group, f"{name}: processor, servers", "cores", tuple(sum(turn.shares) for turn in turns)),
             Figure(group, f"{name}: processor, clients", "cores", tuple(turn.rate.processor_share for turn in turns)),
-            Figure(group, f"{name}: processor for an entry, servers", "us", _costs(turns), "all servers together"),
+            Figure(
+                group,
+                f"{name}: processor for an entry, servers",
+                "us",
+                tuple(turn.entry_us for turn in turns),
+                "all servers together",
+            ),
         ]
     return rows + _ratios(group, scenario, found)
-
-
-def _costs(turns: list[Turn]) -> tuple[float, ...]:
-    """Return the processor time of an entry, which depends less than a rate on the other load of the machine."""
-    return tuple(turn.servers_share / turn.rate.entries_per_s * 1e6 for turn in turns)
 
 
 def _ratios(group: str, scenario: Scenario, found: Found) -> list[Figure]:

@@ -5,7 +5,7 @@
 Unavailable contenders are skipped with a reason. Running contenders without load only send heartbeats.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import Protocol
 
 import trio
 
-from benchmarks import client, etcd_group
-from benchmarks.bare_pipe import Pipe, running_pipe
+from benchmarks import etcd_group
+from benchmarks.bare_pipe import running_pipe
 from benchmarks.child import Child, ChildError
-from benchmarks.consensus_group import ConsensusGroup, running_consensus_group
-from benchmarks.etcd_group import EtcdGroup, running_etcd_group
+from benchmarks.consensus_group import running_consensus_group
+from benchmarks.debian_package import find_program
+from benchmarks.etcd_group import running_etcd_group
 from benchmarks.load import GO, READY, Load, Rate, Result
 
 OURS = "garlicfarm"
@@ -48,27 +49,39 @@ class Turn:
     """One contender's turn at one scenario."""
 
     rate: Rate
-    servers_share: float
-    """Processor time of all its servers, as a share of one processor."""
+    shares: tuple[float, ...]
+    """Processor time of each of its servers, as a share of one processor."""
+
+    @property
+    def entry_us(self) -> float:
+        """Processor time of an entry, which depends less than a rate on the other load of the machine."""
+        return sum(self.shares) / self.rate.entries_per_s * 1e6
+
+
+class Server(Protocol):
+    """A process under load."""
+
+    def processor_seconds(self) -> float:
+        """Return its processor time so far."""
+        ...
 
 
 class Contender(Protocol):
-    """A program under load."""
+    """Servers that can be loaded."""
 
-    name: str
-
-    def fits(self, scenario: Scenario) -> bool:
-        """Return True if it can run the scenario."""
+    @property
+    def servers(self) -> Mapping[int, Child]:
+        """The server processes by number."""
         ...
 
-    async def turn(self, scenario: Scenario, load: Load) -> Turn:
-        """Load its servers, and return the figures."""
+    async def clients(self, load: Load, count: int) -> list[Child]:
+        """Start client processes when all servers are ready."""
         ...
 
 
 async def drive(
     clients: Sequence[Child],
-    servers: Sequence[Child],
+    servers: Collection[Server],
     load: Load,
     on_ready: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
 ) -> Turn:
@@ -83,7 +96,7 @@ async def drive(
         for child in clients:
             await child.send_line(GO)
         results = [Result(**await child.receive_document(patience_s)) for child in clients]
-        used_s = sum(server.processor_seconds() for server in servers) - sum(before)
+        used_s = [server.processor_seconds() - began for server, began in zip(servers, before, strict=True)]
     finally:
         for child in clients:
             await child.end()
@@ -92,90 +105,26 @@ async def drive(
         raise ChildError(f"submissions were not acknowledged: {'; '.join(failures[:FAILURES_SHOWN])}")
     if not any(result.latencies_us for result in results):
         raise ChildError("nothing was acknowledged")
-    return Turn(Rate.of(results, load.batch), used_s / max(result.elapsed_s for result in results))
-
-
-class Ours:
-    """The bare consensus group."""
-
-    name = OURS
-
-    def __init__(
-        self, group: ConsensusGroup, on_ready: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
-    ) -> None:
-        self._group = group
-        self._on_ready = on_ready
-
-    def fits(self, _scenario: Scenario) -> bool:
-        """Return True: every scenario is possible."""
-        return True
-
-    async def turn(self, scenario: Scenario, load: Load) -> Turn:
-        """Load its servers, and return the figures."""
-        await self._group.settle()
-        line = client.specification(self._group.target(), load).strip()
-        children = [
-            await Child.start_module("client", "benchmarks.client", None, self._group.directory / "client.log")
-            for _ in range(scenario.processes)
-        ]
-        for child in children:
-            await child.send_line(line)
-        return await drive(children, list(self._group.servers.values()), load, self._on_ready)
-
-
-class BarePipe:
-    """Replication without consensus, the limit of this machine."""
-
-    name = PIPE
-
-    def __init__(self, pipe: Pipe) -> None:
-        self._pipe = pipe
-
-    def fits(self, _scenario: Scenario) -> bool:
-        """Return True: every scenario is possible."""
-        return True
-
-    async def turn(self, scenario: Scenario, load: Load) -> Turn:
-        """Load its servers, and return the figures."""
-        children = [await self._pipe.client(load) for _ in range(scenario.processes)]
-        return await drive(children, self._pipe.servers, load)
-
-
-class Etcd:
-    """etcd, for one entry per submission: a transaction of several would be one entry of its log."""
-
-    name = ETCD
-
-    def __init__(self, group: EtcdGroup) -> None:
-        self._group = group
-
-    def fits(self, scenario: Scenario) -> bool:
-        """Return True for single entries."""
-        return scenario.batch == 1
-
-    async def turn(self, scenario: Scenario, load: Load) -> Turn:
-        """Load its servers, and return the figures."""
-        leader = await self._group.settle()
-        children = [await self._group.client(leader, load) for _ in range(scenario.processes)]
-        return await drive(children, list(self._group.members.values()), load)
+    elapsed_s = max(result.elapsed_s for result in results)
+    return Turn(Rate.of(results, load.batch), tuple(each / elapsed_s for each in used_s))
 
 
 @asynccontextmanager
-async def all_contenders(directory: Path) -> AsyncIterator[tuple[list[Contender], list[str]]]:
-    """Yield all available contenders, and a remark about etcd: its version, or the reason for its absence."""
+async def all_contenders(directory: Path) -> AsyncIterator[dict[str, Contender]]:
+    """Yield all available contenders by name; print the version of etcd, or the reason for its absence."""
     async with AsyncExitStack() as stack:
-        contenders: list[Contender] = [
-            Ours(await stack.enter_async_context(running_consensus_group(directory / "ours"))),
-            BarePipe(await stack.enter_async_context(running_pipe(directory / "pipe"))),
-        ]
-        program, reason = await etcd_group.find(directory)
+        contenders: dict[str, Contender] = {
+            OURS: await stack.enter_async_context(running_consensus_group(directory / "ours")),
+            PIPE: await stack.enter_async_context(running_pipe(directory / "pipe")),
+        }
+        program, reason = await find_program("etcd", "etcd-server", directory)
         go_client = None
         if program is not None:
             go_client, reason = await etcd_group.build_client()
         if program is None or go_client is None:
-            remark = f"etcd: skipped: {reason}"
+            print(f"etcd: skipped: {reason}", flush=True)
         else:
-            remark = f"etcd: {await etcd_group.version(program)}"
+            print(f"etcd: {await etcd_group.version(program)}", flush=True)
             group = await stack.enter_async_context(running_etcd_group(directory / "etcd", program, go_client))
-            contenders.append(Etcd(group))
-        yield contenders, [remark]
+            contenders[ETCD] = group
+        yield contenders

@@ -14,7 +14,6 @@ import sys
 import time
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -26,6 +25,7 @@ from benchmarks.farm import SERVERS, Farm, running_farm
 from benchmarks.figures import Figure
 from benchmarks.gossip import beside_busy
 from benchmarks.idle import as_on_a_lan
+from benchmarks.job import Job
 from bridge.node.settings import timing
 from bridge.node.settings.choices import Timing
 from tests.simulation.farm.network import Link
@@ -43,10 +43,10 @@ VARIANTS: Final[dict[str, dict[str, object]]] = {
 }
 
 
-async def measure(directory: Path, runs: int) -> list[Figure]:
-    """Count the elections of a farm in `runs` windows, at the same time as busy processes."""
-    async with running_farm(directory, Timing.LAN, change=as_on_a_lan) as farm:
-        return await beside_busy(partial(_windows, farm, runs))
+async def measure(job: Job) -> list[Figure]:
+    """Count the elections of a farm in `job.runs` windows, at the same time as busy processes."""
+    async with running_farm(job.directory, Timing.LAN, change=as_on_a_lan) as farm:
+        return await beside_busy(partial(_windows, farm, job.runs))
 
 
 async def _windows(farm: Farm, runs: int) -> list[Figure]:
@@ -59,17 +59,14 @@ async def _windows(farm: Farm, runs: int) -> list[Figure]:
     return [Figure(f'{SERVERS} nodes, timing "lan"', f"elections in {WINDOW_S:g} s", "", tuple(counts), "goal none")]
 
 
-async def simulated(directory: Path, seeds: int) -> list[Figure]:
+async def simulated(job: Job) -> list[Figure]:
     """Count the elections of simulated farms, one of each seed."""
-    figures = []
-    await trio.Path(directory).mkdir()
+    figures, seeds = [], job.runs
     for name, changes in VARIANTS.items():
         document = {"seeds": seeds, **changes}
-        child = await Child.start_module("simulation", "benchmarks.elections", document, directory / "output.log")
-        try:
+        log = job.directory / "output.log"
+        async with await Child.start_module("simulation", "benchmarks.elections", document, log) as child:
             counts = [float((await child.receive_document(TIMEOUT_S))["elections"]) for _ in range(seeds)]
-        finally:
-            await child.end()
         group = f"{SERVERS} simulated nodes, {LOSS:.0%} of all packets lost, elections in {VIRTUAL_S:g} virtual seconds"
         figures.append(Figure(group, name, "", tuple(counts), f"{sum(counts):g} of all farms; goal {seeds}"))
     return figures

@@ -1,11 +1,10 @@
 """Three members of etcd from Debian's package, on loopback with TLS, for comparison with the bare group.
 
-    find (installed, or a package fetched and unpacked) ─▶ certificate ─▶ three members ─▶ leader by its JSON gateway
+    debian_package.find_program ─▶ certificate ─▶ three members ─▶ leader by its JSON gateway
     build_client (Go, from etcd_client_go) ─▶ the client for loads; `benchmarks.steady` for failovers
 
-If etcd is not installed, its package is unpacked into the benchmark's own directory: an installation would start a
-daemon. Peers and clients use TLS with the benchmark's certificate; peers authenticate with it, clients do not. fsync is
-on, the default. The base timeout equals the bare group's `lan`: 1,000 ms, heartbeats every 100 ms.
+Peers and clients use TLS with the benchmark's certificate; peers authenticate with it, clients do not. fsync is on, the
+default. The base timeout equals the bare group's `lan`: 1,000 ms, heartbeats every 100 ms.
 
 The client under load is written in Go, like etcd's own clients, and etcd is skipped without it. gRPC in Python uses so
 much processor time per call that, on two processors, etcd reaches only half of its throughput. Single requests use
@@ -15,11 +14,10 @@ etcd's gateway from JSON over HTTP to gRPC, which needs neither gRPC nor generat
 import json
 import os
 import shutil
-import socket
 import ssl
-import subprocess
+import sys
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -36,11 +34,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from benchmarks.child import Child, ChildError
 from benchmarks.load import Load
+from tests.processes import free_ports
 
 MEMBERS = 3
 ELECTION_TIMEOUT_MS = 1_000
 HEARTBEAT_MS = 100
-FETCH_TIMEOUT_S = 120.0
 SETTLE_TIMEOUT_S = 60.0
 POLL_S = 0.1
 LOOPBACK = "127.0.0.1"
@@ -51,31 +49,6 @@ GO_PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/go/
 """PATH, and the directory of Go's own installer."""
 BUILD_TIMEOUT_S = 600.0
 REASON_CHARACTERS = 200
-
-
-async def find(directory: Path) -> tuple[str | None, str]:
-    """Return the path of the program, or None and the reason."""
-    installed = shutil.which("etcd")
-    if installed is not None:
-        return installed, ""
-    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        return None, "etcd is not installed, and this is not a Debian system to fetch it from"
-    target = directory / "etcd-package"
-    target.mkdir()
-    with trio.move_on_after(FETCH_TIMEOUT_S):
-        fetched = await trio.run_process(
-            ["apt-get", "-q", "download", "etcd-server"],
-            cwd=target,
-            check=False,
-            capture_stdout=True,
-            capture_stderr=True,
-        )
-        packages = list(target.glob("etcd-server_*.deb"))
-        if fetched.returncode != 0 or not packages:
-            return None, "etcd is not installed and `apt-get download etcd-server` failed (try `apt-get update`)"
-        await trio.run_process(["dpkg", "-x", str(packages[0]), str(target)], stdout=subprocess.DEVNULL)
-        return str(target / "usr/bin/etcd"), ""
-    return None, f"etcd is not installed and was not fetched within {FETCH_TIMEOUT_S:g} s"
 
 
 async def build_client() -> tuple[Path | None, str]:
@@ -113,7 +86,7 @@ class EtcdGroup:
     def __init__(self, directory: Path, program: str, go_client: Path | None = None) -> None:
         self.directory = directory
         self._go_client = go_client
-        self.members: dict[int, Child] = {}
+        self.servers: dict[int, Child] = {}
         self._program = program
         self._ports = free_ports(2 * MEMBERS)
         self._certificate, self._key = make_certificate(directory)
@@ -121,7 +94,7 @@ class EtcdGroup:
     async def start(self, number: int) -> None:
         """Start a member, for the first time or again."""
         log = self.directory / f"{number}.log"
-        self.members[number] = await Child.start_foreign(f"etcd {number}", self._command(number), log)
+        self.servers[number] = await Child.start_foreign(f"etcd {number}", self._command(number), log)
 
     async def open(self) -> None:
         """Start all members and wait for a leader."""
@@ -140,18 +113,17 @@ class EtcdGroup:
                 await trio.sleep(POLL_S)
         raise ChildError(f"etcd's members did not agree within {SETTLE_TIMEOUT_S:g} s; see {self.directory}/*.log")
 
-    async def client(self, leader: int, load: Load | None) -> Child:
-        """Start a client process: in Go with a load, or with steady writes to all members."""
-        endpoints = self._endpoints()
+    async def clients(self, load: Load | None, count: int) -> list[Child]:
+        """Start client processes: in Go with a load, or with steady writes to all members."""
+        leader, endpoints = await self.settle(), self._endpoints()
         document: dict[str, object] = {
             "endpoints": endpoints[leader:] + endpoints[:leader],
             "certificate": str(self._certificate),
             "load": None if load is None else asdict(load),
         }
-        log = self.directory / "client.log"
-        if load is not None and self._go_client is not None:
-            return await Child.start("etcd's client", [str(self._go_client), json.dumps(document)], log)
-        return await Child.start_module("etcd's client", "benchmarks.steady", {"etcd": document}, log)
+        steady = [sys.executable, "-m", "benchmarks.steady", json.dumps({"etcd": document})]
+        command = steady if load is None else [str(self._go_client), json.dumps(document)]
+        return [await Child.start("etcd's client", command, self.directory / "client.log") for _ in range(count)]
 
     async def _status(self, endpoint: str) -> dict[str, Any]:
         """Return the status of a member; empty if it does not reply."""
@@ -164,7 +136,7 @@ class EtcdGroup:
 
     async def close(self) -> None:
         """End every process."""
-        for child in self.members.values():
+        for child in self.servers.values():
             await child.end()
 
     def _endpoints(self) -> list[str]:
@@ -217,13 +189,6 @@ def leads(status: dict[str, Any]) -> bool:
     """Return True if a member's status names itself as the leader; it names "0" without a leader."""
     leader = status.get("leader", "0")
     return bool(leader != "0" and leader == status["header"]["member_id"])
-
-
-def free_ports(count: int) -> list[int]:
-    """Return unused ports of loopback."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server((LOOPBACK, 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
 
 
 def make_certificate(directory: Path) -> tuple[Path, Path]:

@@ -13,13 +13,16 @@ from pathlib import Path
 
 import trio
 
+from benchmarks.child import BenchmarkError
 from benchmarks.client import connect, entry
-from benchmarks.farm import BenchmarkError, Farm, Server
+from benchmarks.farm import Farm, Server, running_farm
 from benchmarks.figures import Figure
+from benchmarks.job import Job
 from bridge.api.json import DocumentError
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.local.farm_files import REPORTING_PERIOD_MS
 from bridge.node.security.control_socket import SOCKET_NAME
+from bridge.node.settings.choices import Timing
 from bridge.wire.i2p.meta_lease_set import STRUCTURE_LIMIT_BYTES, LeaseSetError, decode, verify
 from consensus import Outcome
 
@@ -52,6 +55,12 @@ async def leader(farm: Farm, repetitions: int) -> list[Figure]:
         ),
         Figure(group, "until a client's write is acknowledged", "s", tuple(written)),
     ]
+
+
+async def local_leader(job: Job) -> list[Figure]:
+    """Measure SIGKILL of the leader in a farm with the timing of `garlicfarm up`."""
+    async with running_farm(job.directory, Timing.LOCAL) as farm:
+        return await leader(farm, job.runs)
 
 
 async def _kill_leader(farm: Farm) -> tuple[float, float]:

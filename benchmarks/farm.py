@@ -21,7 +21,7 @@ from typing import Self
 
 import trio
 
-from benchmarks.child import processor_seconds, resident_bytes
+from benchmarks.child import BenchmarkError, processor_seconds, resident_bytes
 from benchmarks.client import ClusterTarget, ServerTarget
 from bridge.api.json import DocumentError
 from bridge.api.view import FarmView, Phase
@@ -36,13 +36,6 @@ SERVERS = 3
 START_TIMEOUT_S = 30.0
 POLL_S = 0.02
 STOP_GRACE_S = 10.0
-_CONSENSUS_TIMING = re.compile(r'(?s)(\[consensus\].*?)timing = "[a-z]+"')
-_GOSSIP_TIMING = re.compile(r'(?s)(\[gossip\].*?)timing = "[a-z]+"')
-_PERIOD = re.compile(r"(?m)^reporting_period_ms = \d+$")
-
-
-class BenchmarkError(Exception):
-    """The farm did not reach the state to measure; the text names the expectation."""
 
 
 @dataclass(slots=True)
@@ -247,26 +240,18 @@ class Farm:
 async def running_farm(
     directory: Path,
     timing: Timing,
-    gossip_capacity: int | None = None,
-    first_server: str = "",
     change: Callable[[str], str] = str,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Farm]:
     """Start a farm in `directory` with the given consensus timing; its processes end with the block.
 
-    `gossip_capacity` is the maximum number of peers of the first server, and sets LAN timing for all. `first_server`:
-    more tables of settings for the first server. `change` transforms the settings of each server. `environment`:
-    additional variables of each server.
+    `change` transforms the settings of each server, one after the other. `environment`: additional variables of each
+    server.
     """
-    files = _prepare(directory, timing)
-    with files.nodes[0].configuration_file.open("a", encoding="utf-8") as file:
-        file.write(first_server)
-    if gossip_capacity is not None:
-        for number, node in enumerate(files.nodes):
-            capacity = f"\ncapacity = {gossip_capacity}" if number == 0 else ""
-            _change(node, _GOSSIP_TIMING, rf'\1timing = "{Timing.LAN.value}"{capacity}', "gossip timing")
+    await trio.Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+    files = prepare(directory, SERVERS)
     for node in files.nodes:
-        settings = node.configuration_file.read_text(encoding="utf-8")
+        settings = with_timing(node.configuration_file.read_text(encoding="utf-8"), "consensus", timing)
         node.configuration_file.write_text(change(settings), encoding="utf-8")
     with Farm(files, [Server(node, environment=environment) for node in files.nodes], timing) as farm:
         await farm.settle()
@@ -275,23 +260,22 @@ async def running_farm(
 
 def with_reporting_period(settings: str, period_ms: int) -> str:
     """Return the settings of `up` with another reporting period."""
-    settings, count = _PERIOD.subn(f"reporting_period_ms = {period_ms}", settings)
+    return _replaced(settings, r"(?m)^reporting_period_ms = \d+$", f"reporting_period_ms = {period_ms}")
+
+
+def with_timing(settings: str, table: str, timing: Timing, more: str = "") -> str:
+    """Return the settings of `up` with another timing in this table, and more settings after it."""
+    return _replaced(settings, rf'(?s)(\[{table}\].*?)timing = "[a-z]+"', rf'\1timing = "{timing.value}"{more}')
+
+
+def with_tables(*tables: str) -> Callable[[str], str]:
+    """Return a change that appends one table to the settings of each of the first servers."""
+    left = iter(tables)
+    return lambda settings: settings + next(left, "")
+
+
+def _replaced(settings: str, pattern: str, into: str) -> str:
+    settings, count = re.subn(pattern, into, settings)
     if count != 1:
-        raise BenchmarkError("the settings of `up` do not have a reporting period")
+        raise BenchmarkError(f"the settings of `up` do not have {pattern} once")
     return settings
-
-
-def _prepare(directory: Path, timing: Timing) -> LocalFarm:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    files = prepare(directory, SERVERS)
-    for node in files.nodes:
-        _change(node, _CONSENSUS_TIMING, rf'\1timing = "{timing.value}"', "consensus timing")
-    return files
-
-
-def _change(node: NodeFiles, setting: re.Pattern[str], into: str, what: str) -> None:
-    text = node.configuration_file.read_text(encoding="utf-8")
-    changed, count = setting.subn(into, text)
-    if count != 1:
-        raise BenchmarkError(f"{node.configuration_file} lacks {what}")
-    node.configuration_file.write_text(changed, encoding="utf-8")

@@ -23,6 +23,7 @@ import trio
 
 from benchmarks.child import Child
 from benchmarks.figures import Figure
+from benchmarks.job import Job
 from bridge.core.log.feature_level import SUPPORTED_LEVEL, VERSION_OF
 from bridge.core.log.figures import RouterStatus
 from bridge.core.log.records import Clock, LeafStatus, Level, MetaStatus, PublishConfig, Report
@@ -85,13 +86,10 @@ class Restart:
     """Number of leaves in the structure."""
 
 
-async def measure(directory: Path, runs: int) -> list[Figure]:
+async def measure(job: Job) -> list[Figure]:
     """Return the figures of all restarts."""
-    await trio.Path(directory).mkdir(mode=0o700, parents=True)
-    await _run_child(directory, Specification(str(directory), 1, ENTRIES), FILL_S)
-    found = [
-        Restart(**await _run_child(directory, Specification(str(directory), 2 + turn), FILL_S)) for turn in range(runs)
-    ]
+    await _run_child(job, 1, ENTRIES)
+    found = [Restart(**await _run_child(job, 2 + turn)) for turn in range(job.runs)]
     first = found[0]
     title = (
         f"restart of a node: {SERVERS_MAX} servers, {first.leaves} leaves, {first.sessions:,} sessions, "
@@ -113,12 +111,9 @@ async def measure(directory: Path, runs: int) -> list[Figure]:
     ]
 
 
-async def _run_child(directory: Path, specification: Specification, timeout_s: float) -> dict[str, Any]:
-    child = await Child.start_module("node", "benchmarks.farm_restart", asdict(specification), directory / "output.log")
-    try:
-        return await child.receive_document(timeout_s)
-    finally:
-        await child.end()
+async def _run_child(job: Job, generation: int, entries: int = 0) -> dict[str, Any]:
+    specification, log = Specification(str(job.directory), generation, entries), job.directory / "output.log"
+    return await Child.run_module("node", "benchmarks.farm_restart", asdict(specification), log, FILL_S)
 
 
 def _entries() -> Iterator[bytes]:

@@ -2,9 +2,8 @@
 
 import math
 import statistics
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +40,6 @@ class Figure:
             "values": list(self.values),
             "note": self.note,
         }
-
-
-async def repeated(part: Callable[[Path], Awaitable[list[Figure]]], directory: Path, runs: int) -> list[Figure]:
-    """Run a part `runs` times, each time in a new directory, and return its figures with the values of all runs."""
-    found: dict[str, dict[str, Figure]] = {}
-    for run in range(runs):
-        for figure in await part(directory / str(run)):
-            rows = found.setdefault(figure.group, {})
-            earlier = rows.get(figure.name)
-            rows[figure.name] = figure if earlier is None else replace(earlier, values=earlier.values + figure.values)
-    return [figure for rows in found.values() for figure in rows.values()]
 
 
 def percentile(ranked: Sequence[float], share: float) -> float:

@@ -13,15 +13,16 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Final
 
 import trio
 
 import gossip
-from benchmarks import gossip_speed, gossip_whole_node, serf
-from benchmarks.figures import Figure, repeated
-from benchmarks.gossip_group import Group, GroupError, Member, processes
+from benchmarks import gossip_speed
+from benchmarks.child import BenchmarkError
+from benchmarks.debian_package import find_program
+from benchmarks.figures import Figure
+from benchmarks.gossip_group import Group, Member, processes
+from benchmarks.job import Job
 from gossip import Address, Status, SwimOptions
 from gossip.node import endpoint
 
@@ -40,15 +41,6 @@ BUSY_PROGRAM = "import os; parent = os.getppid()\nwhile os.getppid() == parent: 
 Start = Callable[[Group], Awaitable[object]]
 
 
-async def measure(
-    names: Collection[str], directory: Path, runs: Callable[[str], int], report: Callable[[list[Figure]], None]
-) -> None:
-    """Run the named parts in order; `directory` is for the files of a farm and for a fetched serf."""
-    for name, part in PARTS.items():
-        if name in names:
-            report(await part(directory, runs(name)))
-
-
 async def beside_busy(part: Callable[[], Awaitable[list[Figure]]]) -> list[Figure]:
     """Measure a part while other processes use all processor time that they get."""
     async with trio.open_nursery() as nursery:
@@ -59,7 +51,7 @@ async def beside_busy(part: Callable[[], Awaitable[list[Figure]]]) -> list[Figur
     return [replace(each, group=f"{each.group}, {BUSY_PROCESSES} busy processes") for each in figures]
 
 
-async def idle() -> list[Figure]:
+async def idle(_: Job) -> list[Figure]:
     """Measure the cost of idle members."""
     figures = []
     for timing in ("lan", "loopback"):
@@ -67,12 +59,12 @@ async def idle() -> list[Figure]:
             await group.start_many(SIZE, ("--timing", timing))
             await group.converge()
             await trio.sleep(2.0)
-            before = [member.processor_seconds() for member in group.members]
+            before = [member.child.processor_seconds() for member in group.members]
             began = time.monotonic()
             await trio.sleep(IDLE_S)
             passed = time.monotonic() - began
             shares = tuple(
-                100 * (member.processor_seconds() - used) / passed
+                100 * (member.child.processor_seconds() - used) / passed
                 for member, used in zip(group.members, before, strict=True)
             )
         figures.append(
@@ -81,11 +73,11 @@ async def idle() -> list[Figure]:
     return figures
 
 
-async def one_process(count: int) -> list[Figure]:
+async def one_process(_: Job) -> list[Figure]:
     """Measure several nodes in this process, each with a separate socket."""
-    seconds = await converge_in_one_process(count)
+    seconds = await converge_in_one_process(NODES_IN_ONE)
     name = "until each sees all others alive"
-    return [Figure(f"gossip, {count} nodes in one process, LAN timing", name, "s", (seconds,))]
+    return [Figure(f"gossip, {NODES_IN_ONE} nodes in one process, LAN timing", name, "s", (seconds,))]
 
 
 async def converge_in_one_process(count: int) -> float:
@@ -118,7 +110,7 @@ async def converge_in_one_process(count: int) -> float:
             await done.wait()
         nursery.cancel_scope.cancel()
     if waiting.cancelled_caught:
-        raise GroupError(f"{count} nodes in one process did not find each other within 60 s")
+        raise BenchmarkError(f"{count} nodes in one process did not find each other within 60 s")
     return time.monotonic() - began
 
 
@@ -126,22 +118,22 @@ def _sees(group: gossip.Group, others: int) -> bool:
     return sum(member.status is Status.ALIVE for member in group.members()) == others
 
 
-async def beside_serf(directory: Path, kills: int) -> list[Figure]:
+async def beside_serf(job: Job) -> list[Figure]:
     """Measure repeated SIGKILLs of one of twelve processes, with serf's agents at the same time on the same machine."""
     own_figures: list[Figure] = []
     serf_figures: list[Figure] = []
-    program, reason = await serf.find(directory)
+    program, reason = await find_program("serf", "serf", job.home)
 
     async def run(start: Start, replace: Start, into: list[Figure], group_name: str) -> None:
-        into.extend(await _killed(start, replace, kills, group_name))
+        into.extend(await _killed(start, replace, job.runs, group_name))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run, lambda group: group.start_many(SIZE), _one_more, own_figures, "garlicfarm")
         if program is not None:
             nursery.start_soon(
                 run,
-                partial(serf.start, count=SIZE, program=program),
-                partial(serf.start, count=1, program=program),
+                partial(Group.start_serfs, count=SIZE, program=program),
+                partial(Group.start_serfs, count=1, program=program),
                 serf_figures,
                 "serf",
             )
@@ -197,12 +189,12 @@ def times_seen(members: list[Member], victim: Member, statuses: Collection[str],
     return [moment for moment in moments if moment is not None]
 
 
-async def stops(tries: int) -> list[Figure]:
+async def stops(job: Job) -> list[Figure]:
     """Measure three of twelve processes stopped together for three seconds."""
     async with processes() as group:
         await group.start_many(SIZE)
         await group.converge()
-        deaths = [await stop_some(group) for _ in range(tries)]
+        deaths = [await stop_some(group) for _ in range(job.runs)]
     clean = sum(each == 0 for each in deaths)
     return [
         Figure(
@@ -210,7 +202,7 @@ async def stops(tries: int) -> list[Figure]:
             "times that a process declared another dead",
             "",
             tuple(float(each) for each in deaths),
-            f"goal none: {clean} of {tries} tries without",
+            f"goal none: {clean} of {job.runs} tries without",
         )
     ]
 
@@ -230,15 +222,11 @@ async def stop_some(group: Group) -> int:
     return sum(change.status == "dead" and change.at >= began for member in group.members for change in member.story)
 
 
-PARTS: Final[dict[str, Callable[[Path, int], Awaitable[list[Figure]]]]] = {
-    "gossip-speed": lambda _, runs: gossip_speed.speed(runs),
-    "gossip-memory": partial(repeated, lambda _: gossip_speed.memory()),
-    "gossip-whole-node": partial(repeated, gossip_whole_node.memory),
-    "gossip-idle": partial(repeated, lambda _: idle()),
-    "gossip-many": partial(repeated, lambda _: one_process(NODES_IN_ONE)),
-    "gossip-kill": beside_serf,
-    "gossip-stop": lambda _, runs: stops(runs),
-    "gossip-speed-busy": lambda _, runs: beside_busy(partial(gossip_speed.speed, runs, BUSY_QUESTIONS)),
-    "gossip-kill-busy": lambda directory, runs: beside_busy(partial(beside_serf, directory, runs)),
-}
-"""The measurement of each part; the directory is for the files of a farm and for a fetched serf."""
+async def speed_if_busy(job: Job) -> list[Figure]:
+    """Measure the datagrams per second while other processes are busy."""
+    return await beside_busy(partial(gossip_speed.speed, job, BUSY_QUESTIONS))
+
+
+async def kills_if_busy(job: Job) -> list[Figure]:
+    """Measure repeated SIGKILLs while other processes are busy."""
+    return await beside_busy(partial(beside_serf, job))

@@ -4,29 +4,29 @@ Each process writes the statuses of the others to its standard output; a task fo
 changes. Processes are ended by the handles that started them. Garlic Farm's also end when this process ends.
 """
 
+import base64
 import json
+import math
+import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import trio
 
-from benchmarks.child import processor_seconds, resident_bytes
+from benchmarks.child import BenchmarkError, Child, ChildError
+from tests.processes import free_ports
 
 START_TIMEOUT_S = 60.0
-STOP_GRACE_S = 5.0
+_SERF_KEY = base64.b64encode(b"a key that keeps nothing secret.").decode()
 _SERF_EVENT = re.compile(r"EventMember(Join|Failed|Leave): (\S+)|memberlist: Suspect (\S+) has failed")
 _SERF_STATUS = {"Join": "alive", "Failed": "dead", "Leave": "left"}
-
-
-class GroupError(Exception):
-    """A group of processes did not reach the state to measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +59,15 @@ class Observer:
 class Member(Observer):
     """One process, and its printed changes."""
 
-    process: trio.Process
-    questions: trio.abc.SendStream
-    answers: trio.abc.ReceiveStream
+    child: Child
     name: str = ""
     address: str = ""
     summary: dict[str, object] = field(default_factory=dict)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to this very process."""
-        if self.process.returncode is None:
-            self.process.send_signal(number)
-
-    def processor_seconds(self) -> float:
-        """Return the processor time used so far."""
-        return processor_seconds(self.process.pid)
-
-    def resident_bytes(self) -> int:
-        """Return the resident memory."""
-        return resident_bytes(self.process.pid)
+        if self.child.running:
+            self.child.process.send_signal(number)
 
 
 class Group:
@@ -105,39 +95,35 @@ class Group:
             for _ in range(count - 1):
                 nursery.start_soon(lambda: self.start(first, options=options))
 
-    async def start_serf(self, program: str, key: str) -> Member:
-        """Start another serf agent with LAN timing, bound to loopback; the group's first agent is its seed."""
-        port, rpc_port = free_ports(2)
+    async def start_serfs(self, count: int, program: str) -> None:
+        """Start further serf agents with serf's timing for a LAN; the group's first agent is the seed of all others."""
+        for _ in range(count):
+            await self._start_serf(program)
+
+    async def _start_serf(self, program: str) -> None:
+        port, [rpc_port] = _free_port(), free_ports(1)
         self._serfs += 1
         name = f"serf-{self._serfs}"
         command = [
             *(program, "agent", f"-node={name}", f"-bind=127.0.0.1:{port}", f"-rpc-addr=127.0.0.1:{rpc_port}"),
-            *("-profile=lan", f"-encrypt={key}"),
+            *("-profile=lan", f"-encrypt={_SERF_KEY}"),
             *((f"-retry-join={self.members[0].address}", "-retry-interval=1s") if self.members else ()),
         ]
         member = await self._launch(command, record_serf)
         member.name, member.address = name, f"127.0.0.1:{port}"
-        return member
 
     async def _launch(self, command: list[str], record: Callable[[Member, str], None]) -> Member:
-        process = await trio.lowlevel.open_process(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        if process.stdin is None or process.stdout is None:
-            raise GroupError(f"{command[0]} was started without pipes")
-        member = Member(process=process, questions=process.stdin, answers=process.stdout)
+        member = Member(child=await Child.start(command[0], command, Path(os.devnull)))
         self.members.append(member)
         self._nursery.start_soon(self._listen, member, record)
         return member
 
     async def _listen(self, member: Member, record: Callable[[Member, str], None]) -> None:
-        rest = b""
-        async for piece in member.answers:
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                record(member, line.decode(errors="replace"))
-            self._line_received.set()
-            self._line_received = trio.Event()
+        with suppress(ChildError, trio.ClosedResourceError):  # the process ended
+            while True:
+                record(member, await member.child.receive_line(math.inf))
+                self._line_received.set()
+                self._line_received = trio.Event()
 
     async def until(self, what: str, holds: Callable[[], bool], timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until a condition is true; it is checked after each line of a process."""
@@ -145,7 +131,7 @@ class Group:
             while not holds():
                 await self._line_received.wait()
             return
-        raise GroupError(f"waited {timeout_s:g} s in vain: {what}")
+        raise BenchmarkError(f"waited {timeout_s:g} s in vain: {what}")
 
     async def converge(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until every running process sees every other one alive."""
@@ -153,7 +139,7 @@ class Group:
 
     def converged(self) -> bool:
         """Return True if every running process sees every other one alive."""
-        running = [member for member in self.members if member.process.returncode is None]
+        running = [member for member in self.members if member.child.running]
         return all(
             member.status.get(other.name) == "alive" for member in running for other in running if other is not member
         )
@@ -162,15 +148,15 @@ class Group:
         """Return a summary of each process."""
         for member in self.members:
             member.summary = {}
-            await member.questions.send_all(b"\n")
+            await member.child.send_line("")
         await self.until("every process answers", lambda: all(member.summary for member in self.members))
         return [member.summary for member in self.members]
 
     async def kill(self, member: Member) -> float:
         """Kill a process; return the time."""
         killed_at = time.monotonic()
-        member.signal(signal.SIGKILL)
-        await member.process.wait()
+        member.child.kill()
+        await member.child.process.wait()
         return killed_at
 
     async def stop(self) -> None:
@@ -178,13 +164,8 @@ class Group:
         for member in self.members:
             member.signal(signal.SIGCONT)
             member.signal(signal.SIGTERM)
-        with trio.move_on_after(STOP_GRACE_S):
-            for member in self.members:
-                await member.process.wait()
         for member in self.members:
-            member.signal(signal.SIGKILL)
-            await member.process.wait()
-            await member.questions.aclose()
+            await member.child.end()
 
 
 @asynccontextmanager
@@ -227,20 +208,10 @@ def record_serf(observer: Observer, line: str) -> None:
         observer.saw(Change(time.monotonic(), name, _SERF_STATUS[event]))
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports of loopback without a UDP or TCP socket."""
-    ports: list[int] = []
-    open_sockets: list[socket.socket] = []
-    try:
-        while len(ports) < count:
-            tcp = socket.create_server(("127.0.0.1", 0))
-            open_sockets.append(tcp)
-            udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            open_sockets.append(udp)
-            with suppress(OSError):
-                udp.bind(tcp.getsockname())
-                ports.append(tcp.getsockname()[1])
-    finally:
-        for each in open_sockets:
-            each.close()
-    return ports
+def _free_port() -> int:
+    """Return a port of loopback without a UDP or TCP socket; serf binds both."""
+    while True:
+        tcp, udp = socket.create_server(("127.0.0.1", 0)), socket.socket(type=socket.SOCK_DGRAM)
+        with tcp, udp, suppress(OSError):
+            udp.bind(tcp.getsockname())
+            return int(tcp.getsockname()[1])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
-from benchmarks.gossip_group import GroupError
+from benchmarks.child import BenchmarkError
 from gossip import Address, Incarnation, JoinNak, Keyring, NodeInfo
 from gossip.core import AliveUpdate, JoinAck, JoinReq, Payload, PingRequest, PingResponse
 from gossip.node import NodeIdentity, parse_endpoint
@@ -61,7 +61,7 @@ class Peer:
                         pass
             except (TimeoutError, RefusedError):
                 continue
-        raise GroupError("the gossip node does not take a peer")
+        raise BenchmarkError("the gossip node does not take a peer")
 
     def question(self, node: NodeInfo, sequence: int, payload: Payload) -> bytes:
         """Return a ping to the node."""

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import trio
 
+from benchmarks.child import BenchmarkError, Child
 from benchmarks.figures import Figure
-from benchmarks.gossip_group import GroupError, Member, processes
+from benchmarks.gossip_group import processes
 from benchmarks.gossip_load import (
     OUTSTANDING,
     PEERS,
@@ -29,6 +30,7 @@ from benchmarks.gossip_load import (
     run_askers,
 )
 from benchmarks.gossip_node import BENCHMARK_KEY
+from benchmarks.job import Job
 from gossip import Keyring
 
 QUESTIONS = 30_000
@@ -72,10 +74,10 @@ class Speed:
     processor_us: float
 
 
-async def speed(runs: int, questions: int = QUESTIONS) -> list[Figure]:
+async def speed(job: Job, questions: int = QUESTIONS) -> list[Figure]:
     """Measure the echoes and each kind of node in turn, under the same load of the machine."""
     found: dict[str, list[Speed]] = {name: [] for name in (*ECHOES.values(), *NODES)}
-    for _ in range(runs):
+    for _ in range(job.runs):
         for in_flight, name in ECHOES.items():
             found[name].append(await _echo(questions, in_flight))
         for name, load in NODES.items():
@@ -101,7 +103,7 @@ async def _echo(questions: int, in_flight: int) -> Speed:
     async with processes() as group:
         server = await group.start(program="udp_echo")
         with echo_askers(server.address, questions // PEERS, PING_BYTES) as askers:
-            return await _timed(server, askers, in_flight)
+            return await _timed(server.child, askers, in_flight)
 
 
 async def _node(questions: int, load: Load) -> Speed:
@@ -112,31 +114,31 @@ async def _node(questions: int, load: Load) -> Speed:
             riding = tuple(invented_infos(load.news))
             for peer in peers:
                 peer.prepare(node, questions // PEERS, riding)
-            return await _timed(server, peers, load.in_flight)
+            return await _timed(server.child, peers, load.in_flight)
 
 
-async def _timed(server: Member, askers: Sequence[Asker], in_flight: int) -> Speed:
+async def _timed(server: Child, askers: Sequence[Asker], in_flight: int) -> Speed:
     before_s = server.processor_seconds()
     answers, seconds = await trio.to_thread.run_sync(
         lambda: run_askers(askers, PATIENCE_S, one_in_flight=in_flight == 1)
     )
     if not answers:
-        raise GroupError(f"no answer within {PATIENCE_S} s: the machine is too busy to be measured, try again")
+        raise BenchmarkError(f"no answer within {PATIENCE_S} s: the machine is too busy to be measured, try again")
     return Speed(answers / seconds, (server.processor_seconds() - before_s) / answers * 1e6)
 
 
-async def memory() -> list[Figure]:
+async def memory(_: Job) -> list[Figure]:
     """Measure a node alone, with 30 peers, and with 30 peers and a directory of ten thousand members."""
     async with processes() as group:
         server = await group.start(options=("--quiet", "--directory-limit", str(2 * DIRECTORY)))
-        resident = [server.resident_bytes() / MIB]
+        resident = [server.child.resident_bytes() / MIB]
         with peers_of(server.address, Keyring.of(BENCHMARK_KEY)) as peers:
             node = [peer.join() for peer in peers][-1]
-            resident.append(server.resident_bytes() / MIB)
+            resident.append(server.child.resident_bytes() / MIB)
             infos = await trio.to_thread.run_sync(invented_infos, DIRECTORY)
             await trio.to_thread.run_sync(introduce, peers, node, infos)
             (summary,) = await group.summaries()
-            resident.append(server.resident_bytes() / MIB)
+            resident.append(server.child.resident_bytes() / MIB)
     known = f"{summary['members']} members known, {summary['peers']} of them peers"
     group_name = "gossip, memory of a node in a separate process"
     return [

@@ -19,9 +19,11 @@ from pathlib import Path
 
 import trio
 
-from benchmarks.farm import BenchmarkError, Server, running_farm
+from benchmarks.child import BenchmarkError
+from benchmarks.farm import Server, running_farm, with_timing
 from benchmarks.figures import Figure
 from benchmarks.gossip_load import PEERS, answer_pings, introduce, invented_infos, peers_of
+from benchmarks.job import Job
 from bridge.core.formation.member import NodeMetadata, RoleHint
 from bridge.node.control.client import ControlClient
 from bridge.node.local.farm_files import LOOPBACK
@@ -45,10 +47,15 @@ _KINDS = {
 }
 
 
-async def memory(directory: Path) -> list[Figure]:
+async def memory(job: Job) -> list[Figure]:
     """Measure an idle node: alone, with 30 peers, with the directory, and after a request for its whole view."""
     moments: dict[str, dict[str, float]] = {}
-    async with running_farm(directory / "whole-node", Timing.LAN, gossip_capacity=CAPACITY) as farm:
+    capacities = iter([f"\ncapacity = {CAPACITY}", "", ""])
+
+    def change(settings: str) -> str:
+        return with_timing(settings, "gossip", Timing.LAN, next(capacities))
+
+    async with running_farm(job.directory, Timing.LAN, change) as farm:
         await trio.sleep(SETTLED_S)
         server = farm.servers[0]
         moments["created, idle"] = sizes_of(server)

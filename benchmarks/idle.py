@@ -23,11 +23,13 @@ from typing import Any
 
 import trio
 
-from benchmarks import serf, task_times
-from benchmarks.child import Child
-from benchmarks.farm import SERVERS, BenchmarkError, Farm, Server, running_farm, with_reporting_period
+from benchmarks import task_times
+from benchmarks.child import BenchmarkError, Child
+from benchmarks.debian_package import find_program
+from benchmarks.farm import SERVERS, Farm, Server, running_farm, with_reporting_period, with_timing
 from benchmarks.figures import Figure
-from benchmarks.gossip_group import Member, processes
+from benchmarks.gossip_group import processes
+from benchmarks.job import Job
 from bridge.node.security.key_files import save_master_key
 from bridge.node.settings.choices import Timing
 from bridge.wire.i2p.destination_keys import new_master_key
@@ -54,42 +56,36 @@ BUDGET_TASKS = 14
 SERVICE = Path(__file__).resolve().parents[1] / "deploy" / "debian" / "garlicfarm.service"
 _ENVIRONMENT = re.compile(r"(?m)^Environment=(\w+)=(.*)$")
 _ROUTER = re.compile(r"(?m)^\[router\]\n(?:.+\n)*")
-_GOSSIP_TIMING = re.compile(r'(?s)(\[gossip\].*?)timing = "[a-z]+"')
 
 
-async def measure(directory: Path, runs: int) -> list[Figure]:
-    """Return the figures of `runs` windows of time: a farm at the same time as serf's agents, then a farm with I2CP."""
-    await trio.Path(directory).mkdir(mode=0o700)
-    program, reason = await serf.find(directory)
-    async with processes() as agents, _restarted_farm(directory / "farm", change=as_on_a_lan) as farm:
+async def measure(job: Job) -> list[Figure]:
+    """Return the figures of some windows of time: a farm at the same time as serf's agents, then a farm with I2CP."""
+    program, reason = await find_program("serf", "serf", job.home)
+    async with processes() as agents, _restarted_farm(job.directory / "farm", change=as_on_a_lan) as farm:
         if program is None:
             print(f"serf: skipped, {reason}", flush=True)
         else:
-            await serf.start(agents, SERVERS, program)
+            await agents.start_serfs(SERVERS, program)
             await agents.converge()
-        figures = await _windows(GROUP, farm, agents.members, runs)
-    return figures + await _with_i2cp(directory / "i2cp", runs)
+        figures = await _windows(GROUP, farm, [member.child for member in agents.members], job.runs)
+    return figures + await _with_i2cp(job.directory / "i2cp", job.runs)
 
 
 async def _with_i2cp(directory: Path, runs: int) -> list[Figure]:
     await trio.Path(directory).mkdir(mode=0o700)
     # The keys of a demonstration never reach a router.
     save_master_key(directory / "master.key", new_master_key())
-    routers = await Child.start_module(
-        "routers", "benchmarks.i2cp_routers", {"routers": SERVERS}, directory / "routers.log"
-    )
-    try:
+    log = directory / "routers.log"
+    async with await Child.start_module("routers", "benchmarks.i2cp_routers", {"routers": SERVERS}, log) as routers:
         ports = iter((await routers.receive_document())["ports"])
         async with _restarted_farm(directory, change=lambda text: with_router(as_on_a_lan(text), next(ports))) as farm:
             figures = await _windows(f"{GROUP}, with I2CP", farm, (), runs)
         if not (await routers.request(""))["structures"]:
             raise BenchmarkError("the farm did not publish a structure by I2CP")
-    finally:
-        await routers.end()
     return figures
 
 
-async def _windows(group: str, farm: Farm, agents: Sequence[Member], runs: int) -> list[Figure]:
+async def _windows(group: str, farm: Farm, agents: Sequence[Child], runs: int) -> list[Figure]:
     """Measure windows of time. Each window has one value for each process; ratios compare the means of a window."""
     await trio.sleep(SETTLED_S)
     leader = await farm.leader()
@@ -120,10 +116,10 @@ async def _windows(group: str, farm: Farm, agents: Sequence[Member], runs: int) 
     return [Figure(group, name, unit, tuple(found[name]), note) for name, (unit, note) in ROWS.items() if name in found]
 
 
-async def budget(directory: Path) -> list[Figure]:
+async def budget(job: Job) -> list[Figure]:
     """Return the processor time of each task of the leader and of a follower, with the number of its steps."""
     figures: list[Figure] = []
-    async with _restarted_farm(directory, as_on_a_lan, "benchmarks.task_times") as farm:
+    async with _restarted_farm(job.directory, as_on_a_lan, "benchmarks.task_times") as farm:
         await trio.sleep(task_times.SETTLED_S + task_times.WINDOW_S + 1)
         leader = await farm.leader()
         follower = next(server for server in farm.servers if server is not leader)
@@ -169,10 +165,7 @@ async def _restarted_farm(directory: Path, change: Callable[[str], str], program
 
 def as_on_a_lan(settings: str) -> str:
     """Return the settings of `up` with the reporting period and gossip timing of a node on a LAN."""
-    settings, timings = _GOSSIP_TIMING.subn(rf'\1timing = "{Timing.LAN.value}"', settings)
-    if timings != 1:
-        raise BenchmarkError("the settings of `up` do not have a gossip timing")
-    return with_reporting_period(settings, REPORTING_PERIOD_MS)
+    return with_reporting_period(with_timing(settings, "gossip", Timing.LAN), REPORTING_PERIOD_MS)
 
 
 def with_router(settings: str, port: int) -> str:

@@ -11,20 +11,15 @@ Kafka's jars; without them, or without a JVM, the parts are skipped with the rea
 """
 
 import statistics
-from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Final
 
 import trio
 
-from benchmarks.figures import Figure, percentile, repeated
+from benchmarks.figures import Figure, percentile
+from benchmarks.job import Job, LeftOut
+from benchmarks.kraft_quorum import MeasuredQuorum, led, running_quorums
+from tests.interop.kafka.tool_jvm import missing
 
-LATENCY: Final = "kraft-latency"
-FAILOVER: Final = "kraft-failover"
-CONSUMERS: Final = "kraft-consumers"
-MEMORY: Final = "kraft-memory"
-SCANS: Final = "kraft-scans"
-PARTS: Final = (SCANS, LATENCY, FAILOVER, CONSUMERS, MEMORY)
 LINGERS_MS: Final = (0, 25)
 LINGER: Final = "controller.quorum.append.linger.ms"
 WARM_UP: Final = 1_000
@@ -36,51 +31,16 @@ BEFORE_KILL_S: Final = 2.0
 GOAL_FAILOVER_S: Final = 3.2
 
 
-async def measure(
-    names: Collection[str], directory: Path, runs: Callable[[str], int], report: Callable[[list[Figure]], None]
-) -> None:
-    """Run the named parts."""
-    parts = [name for name in PARTS if name in names]
-    # The base install does not include kio and librdkafka, and the other parts do not need them.
-    try:
-        if SCANS in parts:
-            from benchmarks import kraft_scans  # noqa: PLC0415
-
-            report(await kraft_scans.measure(directory / SCANS, runs(SCANS)))
-            parts.remove(SCANS)
-        if not parts:
-            return
-        from benchmarks import kraft_consumers  # noqa: PLC0415
-        from tests.interop.kafka.tool_jvm import missing  # noqa: PLC0415
-    except ImportError as error:
-        print(
-            f"{', '.join(parts)}     left out: {error.name} is not installed; `make interop-kafka` installs it",
-            flush=True,
-        )
-        return
-    if (why := missing()) is not None and {LATENCY, FAILOVER} & set(parts):
-        print(f"kraft-latency, kraft-failover     left out: {why}", flush=True)
-        parts = [name for name in parts if name not in (LATENCY, FAILOVER)]
-    if LATENCY in parts:
-        report(await _latency(directory / LATENCY, runs(LATENCY)))
-    if FAILOVER in parts:
-        report(await _failover(directory / FAILOVER, runs(FAILOVER)))
-    if CONSUMERS in parts:
-        report(await kraft_consumers.rates(directory / CONSUMERS, runs(CONSUMERS), why))
-    if MEMORY in parts:
-        report(await repeated(kraft_consumers.memory, directory / MEMORY, runs(MEMORY)))
-
-
-async def _latency(directory: Path, runs: int) -> list[Figure]:
-    from benchmarks.kraft_quorum import running_quorums  # noqa: PLC0415 - see `measure`
-
+async def latency(job: Job) -> list[Figure]:
+    """Measure consecutive writes to both quorums."""
+    _check_kafka()
     figures: list[Figure] = []
     for linger_ms in LINGERS_MS:
-        async with running_quorums(directory / str(linger_ms), {LINGER: linger_ms}) as quorums:
+        async with running_quorums(job.directory / str(linger_ms), {LINGER: linger_ms}) as quorums:
             found: dict[str, list[list[int]]] = {quorum.name: [] for quorum in quorums}
             for quorum in quorums:
                 await quorum.write(count=WARM_UP if linger_ms == 0 else WRITES[linger_ms])
-            for _ in range(runs):
+            for _ in range(job.runs):
                 for quorum in quorums:
                     written = await quorum.write(count=WRITES[linger_ms])
                     found[quorum.name].append(sorted(written["microseconds"]))
@@ -102,8 +62,14 @@ def _latencies(where: str, found: dict[str, list[list[int]]]) -> list[Figure]:
     return figures
 
 
-async def _failover(directory: Path, kills: int) -> list[Figure]:
-    from benchmarks.kraft_quorum import MeasuredQuorum, led, running_quorums  # noqa: PLC0415 - see `measure`
+def _check_kafka() -> None:
+    if (why := missing()) is not None:
+        raise LeftOut(why)
+
+
+async def failover(job: Job) -> list[Figure]:
+    """Measure SIGKILL of the leader of both quorums."""
+    _check_kafka()
 
     async def kill_leader(quorum: MeasuredQuorum) -> float:
         """Return the seconds until the next leader has committed a record; then restart the old leader."""
@@ -116,11 +82,11 @@ async def _failover(directory: Path, kills: int) -> list[Figure]:
     async def write(quorum: MeasuredQuorum, gaps_s: list[float]) -> None:
         gaps_s.append((await quorum.write(seconds=FAILOVER_S))["longest_us"] / 1e6)
 
-    async with running_quorums(directory, {}) as (own_quorum, kafka_quorum):
+    async with running_quorums(job.directory / "quorums", {}) as (own_quorum, kafka_quorum):
         await own_quorum.write(count=WARM_UP // 10)
         found: dict[str, list[float]] = {own_quorum.name: [], kafka_quorum.name: []}
         gaps_s: list[float] = []
-        for _ in range(kills):
+        for _ in range(job.runs):
             for quorum in (own_quorum, kafka_quorum):
                 leader = (await led(quorum)).leader
                 async with trio.open_nursery() as nursery:

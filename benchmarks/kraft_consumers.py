@@ -12,7 +12,6 @@ it, like production nodes.
 broker, which sends them unchanged from the disk. The consumer shares the machine with the server.
 """
 
-import itertools
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -22,14 +21,16 @@ from typing import Final
 
 import trio
 
-from benchmarks.child import Child
+from benchmarks.child import BenchmarkError, Child
 from benchmarks.client import connect, entry
-from benchmarks.farm import BenchmarkError, Farm, Server, running_farm
+from benchmarks.farm import Farm, Server, running_farm, with_tables
 from benchmarks.figures import Figure
+from benchmarks.job import Job
 from benchmarks.kraft_reader import Reading
 from bridge.node.settings.choices import Timing
 from consensus import Outcome
 from tests.interop.kafka.jvm import JvmServers, listening_ports, running_jvm_servers
+from tests.interop.kafka.tool_jvm import missing
 
 ENTRY_BYTES: Final = 256
 COLD_ENTRIES: Final = 100_000
@@ -69,15 +70,16 @@ class _Passes:
         ]
 
 
-async def rates(directory: Path, runs: int, no_jvm: str | None) -> list[Figure]:
-    """Return records per second; `no_jvm` is the reason for a missing broker."""
+async def rates(job: Job) -> list[Figure]:
+    """Return records per second; print the reason for a missing broker."""
+    directory, runs = job.directory, job.runs
     where = f"Kafka consumers, {ENTRY_BYTES}-byte entries, librdkafka, one node"
     [port] = listening_ports(1)
-    async with running_farm(directory / "farm", Timing.LAN, first_server=_table(port)) as farm:
+    async with running_farm(directory / "farm", Timing.LAN, with_tables(_table(port))) as farm:
         await _fill(farm, COLD_ENTRIES)
         figures = (await _of_farm(farm, f"{_HOST}:{port}", directory, runs)).figures(where, OURS)
-    if no_jvm is not None:
-        print(f"a broker of Kafka: left out: {no_jvm}", flush=True)
+    if (why := missing()) is not None:
+        print(f"a broker of Kafka: left out: {why}", flush=True)
         return figures
     async with running_jvm_servers(directory / "jvm") as servers:
         return figures + (await _of_broker(servers, directory, runs)).figures(where, "Kafka 4.1")
@@ -137,8 +139,9 @@ async def _passes(
     return _Passes(tuple(cold), tuple(cached), tuple(cold_cost), tuple(cached_cost))
 
 
-async def memory(directory: Path) -> list[Figure]:
+async def memory(job: Job) -> list[Figure]:
     """Return the extra cost of the listener: leader against leader, and each follower against a follower."""
+    directory = job.directory
     ports = listening_ports(3)
     with _without_hypothesis(directory):
         without, _ = await _resident(directory / "off", {})
@@ -175,8 +178,7 @@ def _without_hypothesis(directory: Path) -> Iterator[None]:
 
 async def _resident(directory: Path, ports: dict[int, int]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return MB, leader first: with the same entries in both farms, before and after consumers have read them."""
-    tables: Iterator[str] = itertools.chain(map(_table, ports.values()), itertools.repeat(""))
-    async with running_farm(directory, Timing.LAN, change=lambda settings: settings + next(tables)) as farm:
+    async with running_farm(directory, Timing.LAN, with_tables(*map(_table, ports.values()))) as farm:
         await _fill(farm, CACHED_ENTRIES)
         await farm.settle()
         await trio.sleep(SETTLED_S)
@@ -223,12 +225,8 @@ async def _applied(server: Server) -> int:
 
 async def _read(address: str, end: int, count: int, passes: int, directory: Path) -> list[float]:
     """Return records per second of each pass. A single pass is timed from its first records, so without connecting."""
-    reading = Reading(address, TOPIC, end, count, passes)
-    child = await Child.start_module("a consumer", "benchmarks.kraft_reader", asdict(reading), directory / "reader.log")
-    try:
-        result = await child.receive_document(_READ_TIMEOUT_S)
-    finally:
-        await child.end()
+    reading, log = asdict(Reading(address, TOPIC, end, count, passes)), directory / "reader.log"
+    result = await Child.run_module("a consumer", "benchmarks.kraft_reader", reading, log, _READ_TIMEOUT_S)
     if passes == 1:
         [found] = result["passes"]
         return [(found["records"] - found["first_records"]) / (found["seconds"] - found["first_s"])]

@@ -23,6 +23,8 @@ import trio
 
 from benchmarks.child import Child, ChildError
 from benchmarks.figures import Figure, percentile
+from benchmarks.job import Job
+from benchmarks.kraft_quorum import VOTERS, OurVoters, led
 from consensus.protocols.kafka import DialOptions, open_connection
 from tests.interop.kafka.query_requests import (
     VERSION_OF_PRODUCE,
@@ -63,12 +65,9 @@ class Load:
     seconds: float
 
 
-async def measure(directory: Path, runs: int) -> list[Figure]:
+async def measure(job: Job) -> list[Figure]:
     """Return the latencies and the rates of the scans."""
-    # It imports the tests' processes, which the parts without a quorum do not need.
-    from benchmarks.kraft_quorum import VOTERS, OurVoters, led  # noqa: PLC0415
-
-    await trio.Path(directory).mkdir(mode=0o700, parents=True)
+    directory = job.directory
     quorum = OurVoters(directory, {"controller.quorum.append.linger.ms": 0})
     microseconds: dict[str, list[list[int]]] = {kind: [] for kind in ("", *SCANS)}
     rates: dict[str, list[float]] = {kind: [] for kind in SCANS}
@@ -80,7 +79,7 @@ async def measure(directory: Path, runs: int) -> list[Figure]:
         port = quorum.ports()[leader]
         await _fill(port)
         first = {kind: (await _loads(directory, Load(port, kind, 1.0)))[0] for kind in ("write", *SCANS)}
-        for _ in range(runs):
+        for _ in range(job.runs):
             for kind, found in microseconds.items():
                 used_s = quorum.processor_seconds(leader)
                 loads = [Load(port, each, WRITES_S) for each in ("write", kind) if each]

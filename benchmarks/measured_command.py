@@ -62,16 +62,13 @@ class Measured:
 async def run_measured(name: str, command: list[str], output_file: Path) -> Measured:
     """Run a command to its end. Raises ChildError if it fails."""
     peak = Resident(0, 0, 0)
-    child = await Child.start_foreign(name, command, output_file)
-    try:
+    # It also ends if this process is interrupted or killed.
+    async with await Child.start_foreign(name, command, output_file) as child:
         with measured(child.pid) as took:
             while child.running:
                 peak = max(peak, resident_memory(child.pid), key=lambda each: each.total_bytes)
                 await trio.sleep(SAMPLE_S)
         status = await child.receive_line()
-    finally:
-        # It also ends if this process is interrupted or killed.
-        await child.end()
     if status != "0":
         text = await trio.Path(output_file).read_text()
         raise ChildError(f"{name} ended with {status}: {text[-2000:]}")

@@ -21,16 +21,16 @@ The log is the fictional farm of `pipeline generate`. Each part generates its ow
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import trio
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks import pipeline_contenders, pipeline_farms, pipeline_floodfills, pipeline_latency, pipeline_refresh
 from benchmarks.figures import Figure
+from benchmarks.job import Job
 from benchmarks.measured_command import run_measured
+from benchmarks.pipeline_latency import COMMAND
 from benchmarks.processor_time import Took, measured
 from pipeline.generate import generate
 from pipeline.load_model import LoadModel
@@ -50,24 +50,6 @@ BACKFILL_ROUTERS = 1_000
 MASTER = "local[2]"
 
 
-async def measure(part: str, directory: Path, runs: int) -> list[Figure]:
-    """Return the figures of one part."""
-    place = directory / part
-    place.mkdir()
-    blocking: dict[str, Callable[[], list[Figure]]] = {
-        "pipeline-source": lambda: _source(place, runs),
-        "pipeline-tables": lambda: _tables(place, runs),
-        "pipeline-refresh": lambda: pipeline_refresh.measure(place),
-        "pipeline-farms": lambda: pipeline_farms.measure(place),
-        "pipeline-floodfills": lambda: pipeline_floodfills.measure(place, runs),
-    }
-    if part in blocking:
-        return await trio.to_thread.run_sync(blocking[part])
-    if part == "pipeline-contenders":
-        return await pipeline_contenders.measure(place, runs)
-    return await (pipeline_latency.measure(place) if part == "pipeline-latency" else _backfill(place))
-
-
 @contextmanager
 def _session() -> Iterator[SparkSession]:
     session = open_session(MASTER)
@@ -77,12 +59,13 @@ def _session() -> Iterator[SparkSession]:
         session.stop()
 
 
-def _source(directory: Path, runs: int) -> list[Figure]:
-    log = directory / "log"
+def source(job: Job) -> list[Figure]:
+    """Measure the source alone. Blocks."""
+    log = job.directory / "log"
     entries = generate(log, LoadModel(ROUTERS, DAYS)).entries
     with _session() as session:
         rates = []
-        for _ in range(runs + 1):
+        for _ in range(job.runs + 1):
             began = time.perf_counter()
             session.read.format("farm").option("directory", str(log)).load().write.format("noop").mode(
                 "overwrite"
@@ -92,7 +75,9 @@ def _source(directory: Path, runs: int) -> list[Figure]:
     return [Figure("pipeline: the source alone", "directory, rows discarded", "rows/s", tuple(rates[1:]), note)]
 
 
-def _tables(directory: Path, runs: int) -> list[Figure]:
+def tables(job: Job) -> list[Figure]:
+    """Measure the log to tables, compared with Parquet to tables. Blocks."""
+    directory = job.directory
     log, parquet = directory / "log", directory / "parquet"
     entries = generate(log, LoadModel(ROUTERS, TABLES_DAYS)).entries
     source = {
@@ -120,7 +105,7 @@ def _tables(directory: Path, runs: int) -> list[Figure]:
             shutil.rmtree(output)
             return took
 
-        for number in range(runs + 1):
+        for number in range(job.runs + 1):
             pair = timed(None), timed(from_parquet())
             if number:
                 from_farm.append(pair[0])
@@ -148,7 +133,9 @@ def _tables(directory: Path, runs: int) -> list[Figure]:
     ]
 
 
-async def _backfill(directory: Path) -> list[Figure]:
+async def backfill(job: Job) -> list[Figure]:
+    """Measure a large backfill."""
+    directory = job.directory
     entries_max = int(os.environ.get(BACKFILL_VARIABLE, BACKFILL_ENTRIES))
     log = directory / "log"
     model = LoadModel(BACKFILL_ROUTERS, entries_max / BACKFILL_ROUTERS / 2800)
@@ -157,7 +144,7 @@ async def _backfill(directory: Path) -> list[Figure]:
     generating_s = time.perf_counter() - began
     entries = min(entries_max, made.entries)
     command = [
-        *pipeline_latency.COMMAND,
+        *COMMAND,
         *("backfill", "--directory", str(log), "--from", "1", "--to", str(entries)),
         *("--output", str(directory / "tables"), "--master", MASTER),
     ]

@@ -21,6 +21,7 @@ import trio
 
 from benchmarks.child import ChildError
 from benchmarks.figures import Figure
+from benchmarks.job import Job
 from benchmarks.measured_command import Measured, run_measured
 from pipeline.generate import generate
 from pipeline.load_model import LoadModel
@@ -44,8 +45,9 @@ _ENTRIES = pa.schema(
 )
 
 
-async def measure(directory: Path, runs: int) -> list[Figure]:
+async def measure(job: Job) -> list[Figure]:
     """Run the contenders in turns; return their figures."""
+    directory = job.directory
     log, exported = directory / "log", directory / "entries"
     entries = (await trio.to_thread.run_sync(generate, log, LoadModel(ROUTERS, DAYS))).entries
     await trio.to_thread.run_sync(export, log, exported)
@@ -66,7 +68,7 @@ async def measure(directory: Path, runs: int) -> list[Figure]:
             print(f"script for {name:<18} left out: the package {package} is not installed", flush=True)
     took: dict[str, list[Measured]] = {name: [] for name in commands}
     reports: dict[str, int] = {}
-    for _ in range(runs):
+    for _ in range(job.runs):
         for name, command in commands.items():
             output = directory / "output"
             run = await run_measured(name, [*command, str(output)], directory / f"{name}.txt")

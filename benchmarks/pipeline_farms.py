@@ -28,6 +28,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from benchmarks.figures import Figure
+from benchmarks.job import Job
 from benchmarks.processor_time import Took, measured
 from pipeline import ignore
 from pipeline.cli.entry import save_memory
@@ -195,14 +196,14 @@ class ManyFarmsCost(NamedTuple):
     """The cost of a report over all farms, if they have derived tables."""
 
 
-def measure(directory: Path) -> list[Figure]:
+def measure(job: Job) -> list[Figure]:
     """Return the figures of each number of farms."""
     counts = tuple(map(int, os.environ[FARMS_VARIABLE].split(","))) if FARMS_VARIABLE in os.environ else FARMS
     figures: list[Figure] = []
     for farms in counts:
         with _processes(1, save_memory) as alone:
             alone.submit(_end_with_parent).result()
-            cost = alone.submit(run, directory / str(farms), farms).result()
+            cost = alone.submit(run, job.directory / str(farms), farms).result()
         figures += _figures(farms, cost)
     return figures
 

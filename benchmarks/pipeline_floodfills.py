@@ -12,8 +12,9 @@ from random import Random
 
 import pyarrow.parquet as pq
 
-from benchmarks.farm import BenchmarkError
+from benchmarks.child import BenchmarkError
 from benchmarks.figures import Figure
+from benchmarks.job import Job
 from pipeline.floodfills import closest_floodfills, routing_key
 from pipeline.spark.session import open_session
 
@@ -25,7 +26,7 @@ SEED = 1
 TODAY = date(2026, 1, 2)
 
 
-def measure(directory: Path, runs: int) -> list[Figure]:
+def measure(job: Job) -> list[Figure]:
     """Run the join; raise BenchmarkError if a row of the sample is wrong."""
     random = Random(SEED)
     destinations = [random.randbytes(32).hex() for _ in range(DESTINATIONS)]
@@ -35,14 +36,14 @@ def measure(directory: Path, runs: int) -> list[Figure]:
     try:
         left = session.createDataFrame([(each,) for each in destinations], "destination STRING")
         right = session.createDataFrame([(each,) for each in routers], "router STRING")
-        for run in range(runs):
-            target = directory / f"floodfills-{run}"
+        for run in range(job.runs):
+            target = job.directory / f"floodfills-{run}"
             began = time.perf_counter()
             closest_floodfills(left, right, TODAY, CLOSEST).write.parquet(str(target))
             taken_s.append(time.perf_counter() - began)
     finally:
         session.stop()
-    every_pair_s = _check(directory / "floodfills-0", random.sample(destinations, SAMPLE), routers)
+    every_pair_s = _check(job.directory / "floodfills-0", random.sample(destinations, SAMPLE), routers)
     group = f"closest floodfills: {DESTINATIONS:,} destinations, {ROUTERS:,} routers, 3 days, local[2]"
     whole_s = every_pair_s / SAMPLE * DESTINATIONS
     return [

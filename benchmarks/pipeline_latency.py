@@ -13,18 +13,18 @@ as by default; GARLICFARM_PERIOD_S sets another period.
 import os
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import msgspec
-import psutil
 import trio
 
 from benchmarks.child import Child, ChildError
 from benchmarks.farm import SERVERS, Farm, running_farm, with_reporting_period
 from benchmarks.figures import Figure
+from benchmarks.job import Job
 from benchmarks.measured_command import resident_memory
+from benchmarks.processor_time import processor_times
 from bridge.node.control.client import ControlClient
 from bridge.node.security.control_socket import SOCKET_NAME
 from bridge.node.settings.choices import Timing
@@ -47,19 +47,19 @@ ENGINES = ("local", "spark")
 MIB = 1024**2
 
 
-async def measure(directory: Path) -> list[Figure]:
+async def measure(job: Job) -> list[Figure]:
     """Start a farm, and follow it with each engine."""
     period_s = float(os.environ.get(PERIOD_VARIABLE, PERIOD_S))
 
     def change(settings: str) -> str:
         return with_reporting_period(settings, round(1000 * period_s))
 
-    async with running_farm(directory / "farm", Timing.LAN, change=change) as farm:
+    async with running_farm(job.directory / "farm", Timing.LAN, change) as farm:
         await farm.settle()
         figures: list[Figure] = []
         for engine in ENGINES:
             try:
-                figures += await _follow(farm, directory / engine, engine, period_s)
+                figures += await _follow(farm, job.directory / engine, engine, period_s)
             except ChildError as error:
                 # On a busy machine Spark may not start in time; the figures of the other engine remain.
                 print(f"engine {engine}: failed: {error}", flush=True)
@@ -72,20 +72,18 @@ async def _follow(farm: Farm, directory: Path, engine: str, period_s: float) -> 
     output, output_path = directory / "tables", directory / "pipeline.txt"
     nodes = [part for server in farm.servers for part in ("--node", str(server.node.directory))]
     command = [*COMMAND, "run", "--json", "--output", str(output), "--engine", engine, *nodes]
-    process = await Child.start_foreign("the pipeline", command, output_path)
     pauses_s = Random(PAUSE_SEED)
-    try:
-        samples = [
-            await _sample(farm, output, number, pauses_s.uniform(0.0, PAUSE_MAX_S))
-            for number in range(WARM_UP_SAMPLES + SAMPLES)
-        ]
+    # It also ends if this process is killed.
+    async with await Child.start_foreign("the pipeline", command, output_path) as process:
+        try:
+            samples = [
+                await _sample(farm, output, number, pauses_s.uniform(0.0, PAUSE_MAX_S))
+                for number in range(WARM_UP_SAMPLES + SAMPLES)
+            ]
+        except trio.TooSlowError as error:
+            raise ChildError(f"no row came; the pipeline printed: {output_path.read_text()[-2000:]}") from error
         shares = [await _share(process.pid) for _ in range(WINDOWS)]
         resident = resident_memory(process.pid)
-    except trio.TooSlowError as error:
-        raise ChildError(f"no row came; the pipeline printed: {output_path.read_text()[-2000:]}") from error
-    finally:
-        # It also ends if this process is killed.
-        await process.end()
     group = f"pipeline: a live run of one farm, engine {engine}"
     note = f"{SERVERS} servers, reports each {period_s:g} s, default trigger"
     measured = tuple(samples[WARM_UP_SAMPLES:])
@@ -98,19 +96,9 @@ async def _follow(farm: Farm, directory: Path, engine: str, period_s: float) -> 
 
 async def _share(pid: int) -> float:
     """Return the percentage of a processor in one window."""
-    spent_s, began = _processor_s(pid), time.perf_counter()
+    spent_s, began = sum(processor_times(pid).values()), time.perf_counter()
     await trio.sleep(WINDOW_S)
-    return 100 * (_processor_s(pid) - spent_s) / (time.perf_counter() - began)
-
-
-def _processor_s(pid: int) -> float:
-    """Return the processor time of a process and its descendants."""
-    total_s = 0.0
-    for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            total_s += times.user + times.system
-    return total_s
+    return 100 * (sum(processor_times(pid).values()) - spent_s) / (time.perf_counter() - began)
 
 
 async def _sample(farm: Farm, output: Path, number: int, pause_s: float) -> float:

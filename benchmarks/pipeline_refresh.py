@@ -7,11 +7,10 @@ A partition of the tables is a day. A refresh that read all of it would cost mos
 there. Everything runs in this process, and in its tasks and its JVM.
 """
 
-from pathlib import Path
-
 from pyspark.sql import SparkSession
 
 from benchmarks.figures import Figure
+from benchmarks.job import Job
 from benchmarks.processor_time import measured
 from pipeline.generate import generate
 from pipeline.gold.tables import Gold
@@ -27,9 +26,9 @@ MINUTES = 6
 MASTER = "local[2]"
 
 
-def measure(directory: Path) -> list[Figure]:
+def measure(job: Job) -> list[Figure]:
     """Return the processor time and the elapsed time of each refresh, after a warm-up."""
-    log = directory / "log"
+    log = job.directory / "log"
     entries = generate(log, LoadModel(ROUTERS, DAYS)).entries
     processor_s: list[float] = []
     seconds: list[float] = []
@@ -37,7 +36,7 @@ def measure(directory: Path) -> list[Figure]:
     try:
         for minute in range(MINUTES + 1):
             last = entries - (MINUTES - minute) * ENTRIES_A_MINUTE
-            gold = _written(session, RunSettings(directory / "tables", {"directory": str(log), "end": str(last)}))
+            gold = _written(session, RunSettings(job.directory / "tables", {"directory": str(log), "end": str(last)}))
             with measured() as took:
                 gold.refresh(gold.noted_through(LOG), session)
             processor_s.append(took.processor_s)

@@ -28,12 +28,12 @@ class Took:
 def measured(pid: int | None = None) -> Iterator[Took]:
     """Measure the processor time of a process and its descendants during the block; without `pid`, of this process."""
     took, ended = Took(), threading.Event()
-    before_s = _processor_s(pid)
+    before_s = processor_times(pid)
     seen_s = dict(before_s)
 
     def watch() -> None:
         while not ended.wait(SAMPLE_S):
-            seen_s.update(_processor_s(pid))
+            seen_s.update(processor_times(pid))
 
     watcher = threading.Thread(target=watch, name="processor time")
     began = time.perf_counter()
@@ -44,11 +44,11 @@ def measured(pid: int | None = None) -> Iterator[Took]:
         took.seconds = time.perf_counter() - began
         ended.set()
         watcher.join()
-    seen_s.update(_processor_s(pid))
+    seen_s.update(processor_times(pid))
     took.processor_s = sum(had_s - before_s.get(process, 0.0) for process, had_s in seen_s.items())
 
 
-def _processor_s(pid: int | None) -> dict[tuple[int, float], float]:
+def processor_times(pid: int | None) -> dict[tuple[int, float], float]:
     """Return the processor seconds of each of these processes itself, by number and start."""
     spent_s: dict[tuple[int, float], float] = {}
     with suppress(psutil.NoSuchProcess):

@@ -20,6 +20,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from benchmarks.figures import Figure
+from benchmarks.job import Job
 from consensus import Entry, HardState, Persist
 from consensus.storage import StorageOptions, open_directory
 
@@ -27,6 +28,8 @@ BATCHES = (1, 16, 256)
 ENTRY = bytes(range(256))
 SEGMENT_BYTES = 16 * 1024 * 1024
 SLOT_BYTES = 4096
+SHARE_OF_RUN = 1 / 6
+"""Length of a run of one design, as a share of a run of a load."""
 
 Commit = Callable[[int], None]
 """The durable commit of a number of entries."""
@@ -150,10 +153,11 @@ HARD_STATES: dict[str, Design] = {
 }
 
 
-def measure(directory: Path, runs: int, seconds: float) -> list[Figure]:
-    """Measure all designs, run by run in turns, in files in `directory`. Blocks."""
+def measure(job: Job) -> list[Figure]:
+    """Measure all designs, run by run in turns. Blocks."""
+    directory, seconds = job.directory, job.seconds * SHARE_OF_RUN
     rates: dict[tuple[str, str], list[float]] = {}
-    for run in range(runs):
+    for run in range(job.runs):
         for name, design in LOGS.items():
             for entries in BATCHES:
                 rate = _rate(design, directory / f"{run}-{entries}-{design.__name__}", entries, seconds)

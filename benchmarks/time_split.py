@@ -8,8 +8,6 @@ threads: writes and syncs. Each wrapped call has a cost, measured at the start; 
 
 import gc
 import os
-import time
-from collections import defaultdict
 from collections.abc import Callable
 from functools import wraps
 from threading import get_ident
@@ -18,6 +16,7 @@ from typing import Any, Final
 
 import trio
 
+from benchmarks.task_times import LOOP, LoopTimes
 from consensus.core.raft import Raft
 from consensus.net.direct_stream import DirectStream
 from consensus.net.tls_stream import TlsStream
@@ -35,7 +34,6 @@ from consensus.server.server import ConsensusServer
 from consensus.storage.disk_thread import DiskThread
 from consensus.storage.disk_worker import DiskWorker
 
-LOOP, WAIT, THREADS = "event loop", "event loop: system call that waits", "other threads: disk"
 MEASUREMENT, GARBAGE = "the measurement itself", "collector of garbage"
 DECODE, ENCODE, SUBMIT = "decode", "encode", "submission of a client's request"
 TURN, STEP, EFFECTS = "turns of the server: queues, batches", "step of the core", "effects of a step"
@@ -78,14 +76,11 @@ _TASKS: Final = {"ConsensusServer.run": TURN, "<TrioToken.run_sync_soon task>": 
 _CALIBRATION_CALLS: Final = 20_000
 
 
-class TimeSplit(trio.abc.Instrument):
-    """The times of this process, from its creation on. Create it in the loop's thread."""
+class TimeSplit(LoopTimes):
+    """The times of this process, divided among the kinds of the innermost wrapped methods."""
 
     def __init__(self, methods: Methods = _METHODS) -> None:
-        self._spent_ns: defaultdict[str, int] = defaultdict(int)
-        self._kind = LOOP
-        self._last_ns = thread_time_ns()
-        self._process_s = time.process_time()
+        super().__init__()
         self._call_ns = 0
         self._call_ns = self._calibrated_ns()
         for owner, name, kind in methods:
@@ -94,58 +89,28 @@ class TimeSplit(trio.abc.Instrument):
         gc.callbacks.append(self._collect)
         trio.lowlevel.add_instrument(self)
 
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """End an interval of the loop."""
-        self._begin(_TASKS.get(".".join(task.name.rsplit(".", 2)[-2:]), CONNECTIONS))
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """End the step of a task."""
-        del task
-        self._begin(LOOP)
-
-    def before_io_wait(self, timeout: float) -> None:
-        """End an interval of the loop."""
-        del timeout
-        self._begin(WAIT)
-
-    def after_io_wait(self, timeout: float) -> None:
-        """End the wait."""
-        del timeout
-        self._begin(LOOP)
-
-    def take(self) -> dict[str, float]:
-        """Return the seconds of each kind since the last call."""
-        self._begin(self._kind)
-        process_s = time.process_time()
-        taken = {kind: spent_ns / 1e9 for kind, spent_ns in self._spent_ns.items()}
-        taken[THREADS] = process_s - self._process_s - sum(taken.values())
-        self._process_s = process_s
-        self._spent_ns.clear()
-        return taken
+    def kind_of(self, task: trio.lowlevel.Task) -> str:
+        """Return the kind of a task's remaining time."""
+        return _TASKS.get(".".join(task.name.rsplit(".", 2)[-2:]), CONNECTIONS)
 
     def _collect(self, phase: str, _: dict[str, int]) -> None:
         if get_ident() != self._thread:
             return
         if phase == "start":
-            self._collected_from = self._kind
-            self._begin(GARBAGE)
+            self._collected_from = self.kind
+            self.begin(GARBAGE)
         else:
-            self._begin(self._collected_from)
-
-    def _begin(self, kind: str) -> None:
-        now_ns = thread_time_ns()
-        self._spent_ns[self._kind] += now_ns - self._last_ns
-        self._last_ns, self._kind = now_ns, kind
+            self.begin(self._collected_from)
 
     def _timed(self, method: Callable[..., Any], kind: str) -> Callable[..., Any]:
         @wraps(method)
         def timed(*arguments: object, **options: object) -> object:
-            outer = self._kind
-            self._begin(kind)
+            outer = self.kind
+            self.begin(kind)
             try:
                 return method(*arguments, **options)
             finally:
-                self._begin(outer)
+                self.begin(outer)
                 self._spent_ns[outer] -= self._call_ns
                 self._spent_ns[MEASUREMENT] += self._call_ns
 

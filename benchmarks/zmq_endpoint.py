@@ -6,19 +6,19 @@
 All three run in one farm and have applied the same log, so they differ only by the endpoint and the leadership.
 """
 
-import socket
 from contextlib import aclosing
-from pathlib import Path
 from typing import Final
 
 import trio
 
-from benchmarks.farm import Server, running_farm
+from benchmarks.farm import Server, running_farm, with_tables
 from benchmarks.figures import Figure
 from benchmarks.gossip_whole_node import sizes_of
+from benchmarks.job import Job
 from bridge.node.local.farm_files import LOOPBACK
 from bridge.node.settings.choices import Timing
 from consensus.protocols.zmq_raft import connect
+from tests.processes import free_ports
 
 GROUP: Final = "memory of a node with an endpoint for ØMQ Raft clients, compared with nodes without"
 SETTLED_S: Final = 5.0
@@ -28,11 +28,11 @@ GOAL_MB: Final = 8
 _IDENT: Final = "benchmark"
 
 
-async def measure(directory: Path) -> list[Figure]:
+async def measure(job: Job) -> list[Figure]:
     """Resident and private memory, idle and after clients have read."""
-    url, broadcast = f"tcp://{LOOPBACK}:{_free_port()}", f"tcp://{LOOPBACK}:{_free_port()}"
+    url, broadcast = (f"tcp://{LOOPBACK}:{port}" for port in free_ports(2))
     settings = f'[zmq]\nlisten = "{url}"\nbroadcast = "{broadcast}"\nident = "{_IDENT}"\n'
-    async with running_farm(directory / "zmq-endpoint", Timing.LAN, first_server=settings) as farm:
+    async with running_farm(job.directory, Timing.LAN, with_tables(settings)) as farm:
         await trio.sleep(SETTLED_S)
         found = _figures("idle", farm.servers)
         async with trio.open_nursery() as nursery:
@@ -66,9 +66,3 @@ def _figures(moment: str, servers: list[Server]) -> list[Figure]:
             ),
         )
     ]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])

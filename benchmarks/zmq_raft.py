@@ -8,17 +8,15 @@ default times (election 200 to 300 ms, heartbeats every 70 ms). `make interop-zm
 """
 
 import statistics
-from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Any
 
 import trio
 
 from benchmarks.child import ChildError
 from benchmarks.figures import Figure, percentile
+from benchmarks.job import Job
 from benchmarks.zmq_raft_group import Make, ZmqRaftGroup, missing, running_zmq_raft_group
 
-PARTS = ("zmq-raft-throughput", "zmq-raft-failover")
 CLIENTS = 64
 CONNECTIONS = 4
 UPDATE_BYTES = 256
@@ -29,31 +27,14 @@ GOAL_TIMES = 3.0
 NAMES = {Make.OURS: "garlicfarm", Make.PACKAGE: "npm zmq-raft"}
 
 
-async def measure(
-    names: Collection[str],
-    directory: Path,
-    runs: Callable[[str], int],
-    seconds: float,
-    report: Callable[[list[Figure]], None],
-) -> None:
-    """Run the named parts; raise `ChildError` if the package is missing."""
-    parts = [name for name in PARTS if name in names]
-    if not parts:
-        return
-    if (why := missing()) is not None:
-        raise ChildError(f"{', '.join(parts)}: {why}")
-    if "zmq-raft-throughput" in parts:
-        report(await _throughput(directory / "zmq-raft-throughput", runs("zmq-raft-throughput"), seconds))
-    if "zmq-raft-failover" in parts:
-        report(await _failover(directory / "zmq-raft-failover", runs("zmq-raft-failover")))
-
-
-async def _throughput(directory: Path, runs: int, seconds: float) -> list[Figure]:
+async def throughput(job: Job) -> list[Figure]:
+    """Measure updates per second and their latency; raise `ChildError` if the package is missing."""
+    _check_package()
     found: dict[Make, list[tuple[float, list[float]]]] = {make: [] for make in NAMES}
-    for run in range(runs):
+    for run in range(job.runs):
         for make in NAMES:
-            async with running_zmq_raft_group(directory / f"{run}-{make.value}", [make] * 3) as group:
-                found[make].append(await _load(group, seconds))
+            async with running_zmq_raft_group(job.directory / f"{run}-{make.value}", [make] * 3) as group:
+                found[make].append(await _load(group, job.seconds))
     where = f"ØMQ Raft, {CLIENTS} concurrent updates of {UPDATE_BYTES} bytes, three servers, fsync on, client in Node"
     figures = []
     for make, turns in found.items():
@@ -68,6 +49,11 @@ async def _throughput(directory: Path, runs: int, seconds: float) -> list[Figure
     return figures
 
 
+def _check_package() -> None:
+    if (why := missing()) is not None:
+        raise ChildError(why)
+
+
 async def _load(group: ZmqRaftGroup, seconds: float) -> tuple[float, list[float]]:
     """Return updates per second, and the milliseconds of each."""
     client = await group.client()
@@ -80,11 +66,13 @@ async def _load(group: ZmqRaftGroup, seconds: float) -> tuple[float, list[float]
     return len(latencies) / found["elapsed_s"], latencies
 
 
-async def _failover(directory: Path, kills: int) -> list[Figure]:
+async def failover(job: Job) -> list[Figure]:
+    """Measure SIGKILL of the leader; raise `ChildError` if the package is missing."""
+    _check_package()
     found: dict[Make, list[float]] = {make: [] for make in NAMES}
     for make in NAMES:
-        async with running_zmq_raft_group(directory / make.value, [make] * 3) as group:
-            for _ in range(kills):
+        async with running_zmq_raft_group(job.directory / make.value, [make] * 3) as group:
+            for _ in range(job.runs):
                 found[make].append(await _kill_leader(group))
     where = "ØMQ Raft, SIGKILL of the leader until the next acknowledged update, election timeout 200 to 300 ms"
     package_s = statistics.median(found[Make.PACKAGE])

@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import trio
@@ -26,6 +25,7 @@ import zmq.asyncio
 
 from benchmarks.child import Child
 from benchmarks.figures import Figure
+from benchmarks.job import Job
 from consensus.protocols.zmq_raft import SocketKind, ZmqSocket, zmq_context
 
 MESSAGE: Final = b"x" * 64
@@ -39,18 +39,15 @@ Design = Callable[[str, int, float], int]
 """The function that measures a design: (URL, messages in flight, seconds) → number of round trips."""
 
 
-async def measure(directory: Path, runs: int) -> list[Figure]:
+async def measure(job: Job) -> list[Figure]:
     """Measure the designs in turns."""
-    echo = await Child.start_module("echo", "benchmarks.zmq_sockets", None, directory / "zmq-echo.log")
-    try:
+    rates: dict[tuple[str, int], list[float]] = {(name, window): [] for name in DESIGNS for window in WINDOWS}
+    async with await Child.start_module("echo", "benchmarks.zmq_sockets", {}, job.directory / "echo.log") as echo:
         url = (await echo.receive_document())["url"]
-        rates: dict[tuple[str, int], list[float]] = {(name, window): [] for name in DESIGNS for window in WINDOWS}
-        for _ in range(runs):
+        for _ in range(job.runs):
             for (name, window), found in rates.items():
                 count = await trio.to_thread.run_sync(partial(DESIGNS[name], url, window, SECONDS))
                 found.append(count / SECONDS)
-    finally:
-        await echo.end()
     return _figures(rates)
 
 

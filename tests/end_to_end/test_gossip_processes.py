@@ -43,6 +43,7 @@ async def test_processes_stopped_for_three_seconds_stay_alive() -> None:
 
 async def test_process_ends_with_its_parent() -> None:
     async with processes() as group:
-        member = await group.start()
-        await member.questions.aclose()
-        assert await member.process.wait() == 0
+        process = (await group.start()).child.process
+        assert process.stdin is not None
+        await process.stdin.aclose()
+        assert await process.wait() == 0

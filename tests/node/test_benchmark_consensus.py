@@ -7,7 +7,7 @@ import psutil
 import pytest
 import trio
 
-from benchmarks import consensus_failover, etcd_group
+from benchmarks import consensus_failover, debian_package, etcd_group
 from benchmarks.bare_pipe import running_pipe, take_frames
 from benchmarks.child import Child, ChildError
 from benchmarks.consensus_budget import split
@@ -36,7 +36,7 @@ def test_frames_of_pipe_are_split_at_any_boundary() -> None:
 async def test_pipe_acknowledges_frames_of_its_clients(tmp_path: Path) -> None:
     load = Load(clients=3, connections=2, seconds=0.02, entry_bytes=10)
     async with running_pipe(tmp_path) as pipe:
-        turn = await drive([await pipe.client(load)], pipe.servers, load)
+        turn = await drive(await pipe.clients(load, 1), pipe.servers.values(), load)
     assert turn.rate.entries_per_s > 0
 
 
@@ -80,7 +80,7 @@ def test_rate_counts_entries_of_all_processes() -> None:
 
 
 def turn(entries_per_s: float, p50_ms: float) -> Turn:
-    return Turn(Rate(entries_per_s, p50_ms, p50_ms * 2, 0.1), 0.5)
+    return Turn(Rate(entries_per_s, p50_ms, p50_ms * 2, 0.1), (0.3, 0.2))
 
 
 def test_ratios_pair_turns_of_one_round() -> None:
@@ -123,7 +123,7 @@ def test_writes_after_kill_end_time_without_leader() -> None:
 
 async def test_missing_etcd_is_reported_with_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("shutil.which", lambda _name: None)
-    assert await etcd_group.find(tmp_path) == (
+    assert await debian_package.find_program("etcd", "etcd-server", tmp_path) == (
         None,
         "etcd is not installed, and this is not a Debian system to fetch it from",
     )
@@ -145,10 +145,9 @@ def test_scenario_divides_clients_among_processes() -> None:
 
 async def test_benchmark_process_replies_until_its_input_ends(tmp_path: Path) -> None:
     echo = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
-    child = await Child.start("echo", [sys.executable, "-c", echo], tmp_path / "log")
-    assert await child.request('{"a": 1}') == {"a": 1}
-    assert child.resident_bytes() > 0
-    await child.end()
+    async with await Child.start("echo", [sys.executable, "-c", echo], tmp_path / "log") as child:
+        assert await child.request('{"a": 1}') == {"a": 1}
+        assert child.resident_bytes() > 0
     assert child.process.returncode == 0
 
 

@@ -1,20 +1,23 @@
-"""Figures of the benchmarks: percentiles, submitted entries, and the specification for a client process."""
+"""Figures of the benchmarks: percentiles, submitted entries, and the parts of the command."""
 
+import ast
 import json
 from pathlib import Path
 
 import pytest
 import trio
 
+from benchmarks import __path__ as benchmarks_path
 from benchmarks import cold_start, time_split
-from benchmarks.__main__ import main
-from benchmarks.client import ClusterTarget, ServerTarget, entry, specification
-from benchmarks.farm import BenchmarkError
-from benchmarks.figures import Figure, percentile, repeated, table
+from benchmarks.__main__ import PARTS, main
+from benchmarks.child import BenchmarkError
+from benchmarks.client import entry
+from benchmarks.figures import Figure, percentile, table
 from benchmarks.gossip_group import Observer, record_serf
 from benchmarks.gossip_whole_node import sizes_mb
 from benchmarks.idle import as_on_a_lan, with_router
-from benchmarks.load import Load
+from benchmarks.job import Job, repeated
+from benchmarks.machine import Machine
 from benchmarks.time_split import CONNECTIONS, STEP, TLS, TimeSplit
 from bridge.core.log.records import Foreign
 from bridge.node.local.farm_files import prepare
@@ -50,19 +53,28 @@ def test_table_shows_median_and_extremes_per_group() -> None:
 
 
 async def test_repeated_part_has_values_of_all_runs(tmp_path: Path) -> None:
-    async def part(directory: Path) -> list[Figure]:
+    async def part(job: Job) -> list[Figure]:
         await trio.lowlevel.checkpoint()
-        run = int(directory.name)
+        run = int(job.directory.name)
         return [
             Figure("first", "rate", "/s", (float(run),), "goal 2"),
             Figure("second", f"task {run % 2}", "ms", (1.0,)),
         ]
 
-    assert await repeated(part, tmp_path, 3) == [
+    machine = Machine("a machine", (1.0, 1.0, 1.0), (1.0, 1.0, 1.0), (1.0, 1.0, 1.0))
+    assert await repeated(part, Job("idle", tmp_path, 3, 1.0, machine)) == [
         Figure("first", "rate", "/s", (0.0, 1.0, 2.0), "goal 2"),
         Figure("second", "task 0", "ms", (1.0, 1.0)),
         Figure("second", "task 1", "ms", (1.0,)),
     ]
+
+
+def test_every_part_of_benchmarks_has_its_function() -> None:
+    for part in PARTS.values():
+        module, _, name = part.function.rpartition(".")
+        tree = ast.parse(Path(*benchmarks_path, f"{module}.py").read_text())
+        functions = {each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+        assert name in functions, part.function
 
 
 def test_parts_without_runs_refuse_their_number(
@@ -90,6 +102,7 @@ async def test_split_assigns_each_interval_to_one_kind(monkeypatch: pytest.Monke
         def encrypt(self) -> None:
             work(3)
 
+    monkeypatch.setattr("benchmarks.task_times.thread_time_ns", lambda: now_ns)
     monkeypatch.setattr(time_split, "thread_time_ns", lambda: now_ns)
     monkeypatch.setattr("gc.callbacks", [])
     split = TimeSplit(((Server, "step", STEP), (Server, "encrypt", TLS)))
@@ -110,14 +123,6 @@ def test_settings_for_router_are_valid(tmp_path: Path) -> None:
     configuration = load_configuration(node.configuration_file)
     assert configuration.router.kind is RouterKind.I2CP
     assert not configuration.demo
-
-
-def test_client_process_specification_is_one_line() -> None:
-    target = ClusterTarget("farm", "user", "password", (ServerTarget(1, "127.0.0.1", 7669, "ab" * 32),))
-    line = specification(target, Load(32, 1, 3.0, 256))
-    assert line.count("\n") == 1
-    assert line.endswith("\n")
-    assert json.loads(line)["target"]["servers"][0]["port"] == 7669
 
 
 def test_own_memory_excludes_shared_memory() -> None:
