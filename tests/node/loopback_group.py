@@ -46,7 +46,7 @@ from consensus.storage.directory import ThreadedDisk, open_directory
 from consensus.storage.planner import StorageOptions
 from tests.node.garlic_farm_stage import CREDENTIALS, SERVER_KEYS, key_of, peers_of
 from tests.node.memory_server import parts_around
-from tests.node.plain_peers import PlainDialer, PlainListener, PlainPeers
+from tests.node.plain_peers import PlainDialer, serve_plain
 
 PATIENT = Options(
     election_timeout_min_ms=300,
@@ -171,12 +171,10 @@ class LoopbackGroup:
         self._directory = directory
         self._limits = limits
         self._make_service = make_service
-        self.outsiders: dict[int, PeerAddress] = {}
-        """Addresses of servers outside this group."""
-        self.plain: dict[int, tuple[str, int]] = {}
-        """Addresses of servers without TLS and handshake, if they are known before a server starts."""
+        self.plain: dict[int, PeerAddress] = {}
+        """Addresses of servers without TLS and handshake."""
         self.plain_ports: dict[int, int] = {}
-        """Ports of started servers for plain peers."""
+        """Ports for a plain server; a server has one if `plain` was not empty at its start."""
         self.incidents: list[Incident] = []
         self._nursery = nursery
         self._ports: dict[int, int] = {}
@@ -219,9 +217,7 @@ class LoopbackGroup:
     def resolve(self, server_id: int) -> PeerAddress | None:
         """Return the address of a server, or None if it has never listened."""
         if server_id in self.plain:
-            return PlainPeers(self.plain).address(server_id)
-        if server_id in self.outsiders:
-            return self.outsiders[server_id]
+            return self.plain[server_id]
         port = self._ports.get(server_id)
         if port is None:
             return None
@@ -270,7 +266,7 @@ class LoopbackGroup:
             service = self._make_service()
             machine = Machine(service.execute, self._limits, service.snapshot, service.restore)
             links = PeerLinks(
-                PlainDialer(PlainPeers(self.plain), self._dialer(server_id)),
+                PlainDialer(self.plain, self._dialer(server_id)),
                 self.resolve,
                 metrics=metrics,
                 random=seed,
@@ -305,9 +301,8 @@ class LoopbackGroup:
         certificate = load_or_create_certificate(self._directory / str(server_id))
         port = self._ports.get(server_id, 0)
         self._ports[server_id] = await nursery.start(listener.listen, "127.0.0.1", port, certificate)
-        if self.plain:
-            plain = PlainListener(PlainPeers(self.plain), gateway, lambda: Identity("loopback", server_id), metrics)
-            self.plain_ports[server_id] = await nursery.start(plain.listen, "127.0.0.1", 0)
+        for plain in self.plain:
+            self.plain_ports[server_id] = await nursery.start(serve_plain, plain, gateway, server_id, metrics)
 
     def _observe(self, notice: Notice) -> None:
         if isinstance(notice, RoleChanged):

@@ -23,6 +23,8 @@ from enum import IntEnum
 
 import trio
 
+from consensus.protocols.garlic_farm.node.dialer import PeerAddress
+
 _HEAD = struct.Struct(">BiiQQQQI")
 _REPLY = struct.Struct(">BiiQQB")
 _ENTRY_HEAD = struct.Struct(">QBI")
@@ -94,9 +96,10 @@ class RawOffsetServer:
     catching_up: bool = False
     leads: bool = False
     snapshot: bytearray = field(default_factory=bytearray)
+    chunks: list[int] = field(default_factory=list)
+    """Offsets of the received chunks of a snapshot."""
     packs: int = 0
     compacted: int = 0
-    closed: int = 0
     invited_at: tuple[int, int] | None = None
     """Index of the invitation's configuration, and of the previous one."""
     received: list[RequestKind] = field(default_factory=list)
@@ -186,12 +189,12 @@ class RawOffsetServer:
 
     # -- the network ---------------------------------------------------------------------------------------------------
 
-    async def listen(self, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve on loopback without TLS and handshake, and report the port."""
+    async def listen(self, task_status: trio.TaskStatus[PeerAddress] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve on loopback without TLS and handshake, and report the address."""
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         async with trio.open_nursery() as nursery:
             await nursery.start(trio.serve_listeners, self._serve, listeners)
-            task_status.started(int(listeners[0].socket.getsockname()[1]))
+            task_status.started(PeerAddress("127.0.0.1", int(listeners[0].socket.getsockname()[1]), None))
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         received = bytearray()
@@ -224,7 +227,6 @@ class RawOffsetServer:
         try:
             accepted, following = self._take(kind, request)
         except ClosedConnection:
-            self.closed += 1
             return None
         except Died as death:
             self.death = death
@@ -316,6 +318,7 @@ class RawOffsetServer:
         data, done = value[at + 12 : at + 12 + length], value[-1]
         if last <= self.commit:
             return False, 0
+        self.chunks.append(offset)
         self.snapshot[offset:] = data
         if done:
             if self.server_id not in members and not self.catching_up:

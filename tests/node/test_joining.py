@@ -1,6 +1,6 @@
 """Changes of members by the document's messages: AddServer, JoinCluster, log packs or a snapshot, LeaveCluster."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -16,12 +16,11 @@ from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.client_connection import Lost
 from consensus.protocols.garlic_farm.node.membership import MemberRequests, MembershipOptions
 from consensus.protocols.garlic_farm.node.membership_client import join, request_addition, request_removal
-from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, Configuration, LogEntry, LogPack
 from tests.node.loopback_group import CALM, PATIENT, LoopbackGroup, Run, Service, until
-from tests.node.words_only_server import WordsOnlyServer
+from tests.node.raw_offset_server import RawOffsetServer
 
 LONG_S = 120
 ELECTING = replace(PATIENT, election_timeout_min_ms=1_000, election_timeout_max_ms=1_500)
@@ -77,99 +76,6 @@ async def until_level(leader: Run) -> None:
         return all(each.match == raft.last.index for each in raft.followers)
 
     await until(level)
-
-
-async def test_document_server_joins_by_log_packs_and_is_removed(tmp_path: Path) -> None:
-    async with group(tmp_path) as (servers, client, nursery):
-        # given a log of some length, and a server of another implementation
-        before = [b"before %d" % number for number in range(1500)]
-        await submit(client, before)
-        document_server = WordsOnlyServer(FOURTH, tmp_path / "document_server")
-        servers.outsiders[FOURTH] = await nursery.start(document_server.listen)
-        # when a client requests the addition of this server
-        addition = await request_addition(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))
-        assert addition.has_begun, addition.reason
-        # then the leader connects to it, invites it, and sends it the log in packs before it is a member
-        leader = await leading(servers)
-        await until_members(leader, 1, 2, 3, 4)
-        assert document_server.invited_to == (1, 2, 3)
-        packs = [name for name in document_server.received if name != "AppendEntriesRequest"]
-        assert packs[:2] == ["JoinClusterRequest", "SyncLogRequest"]
-        # and from then on the server is a follower like the others
-        after = [b"after %d" % number for number in range(200)]
-        await submit(client, after)
-        await document_server.until(lambda: len(document_server.commands()) == len(before + after))
-        assert document_server.commands() == before + after
-        assert document_server.members == (1, 2, 3, 4)
-        # when the server requests its removal, it receives the reply, and the cluster continues without the server
-        removal = await request_removal(await client_as_server(servers, nursery, FOURTH), FOURTH)
-        assert removal.has_begun, removal.reason
-        await until_members(await leading(servers), 1, 2, 3)
-        assert document_server.ordered_to_leave
-        await submit(client, [b"without it"])
-        assert (
-            leader.metrics.counts[ConnectionEvent.SERVERS_ADDED]
-            == leader.metrics.counts[ConnectionEvent.SERVERS_REMOVED]
-            == 1
-        )
-
-
-async def test_document_server_joins_by_snapshot_of_compacted_log(tmp_path: Path) -> None:
-    async with group(tmp_path) as (servers, client, nursery):
-        await submit(client, [b"%d" % number for number in range(300)])
-        leader = await leading(servers)
-        await until_level(leader)
-        taken = await leader.server.take_snapshot()
-        assert taken is not None
-        await submit(client, [b"tail"])
-        document_server = WordsOnlyServer(FIFTH, tmp_path / "document_server")
-        servers.outsiders[FIFTH] = await nursery.start(document_server.listen)
-        await request_addition(client, ClusterServer(FIFTH, "tcp://127.0.0.1:5"))
-        await until_members(leader, 1, 2, 3, 5)
-        assert "InstallSnapshotRequest" in document_server.received
-        assert document_server.start[0] >= taken.last.index
-        await submit(client, [b"end"])
-        await document_server.until(lambda: document_server.commands()[-1:] == [b"end"])
-
-
-class LargeSnapshotService(Service):
-    """A service whose snapshot has many chunks."""
-
-    def snapshot(self) -> Iterator[bytes]:
-        """Return random bytes, equal each time."""
-        return iter((Random(1).randbytes(600_000),))
-
-
-async def test_snapshot_resumes_after_broken_connection(tmp_path: Path) -> None:
-    async with group(tmp_path, LargeSnapshotService) as (servers, client, nursery):
-        await submit(client, [b"%d" % number for number in range(10)])
-        leader = await leading(servers)
-        await until_level(leader)
-        assert await leader.server.take_snapshot() is not None
-        document_server = WordsOnlyServer(FIFTH, tmp_path / "document_server", breaks_at={"InstallSnapshotRequest"})
-        servers.outsiders[FIFTH] = await nursery.start(document_server.listen)
-        await request_addition(client, ClusterServer(FIFTH, "tcp://127.0.0.1:5"))
-        await until_members(leader, 1, 2, 3, 5)
-        assert document_server.breaks_at == set()
-        assert document_server.counted["JoinClusterRequest"] == 2
-        # each chunk arrived once, in order, over two connections
-        assert document_server.offsets == sorted(set(document_server.offsets))
-        assert len(document_server.offsets) > 5
-        snapshot = leader.server.describe().raft.snapshot
-        assert snapshot is not None
-        assert len(document_server.snapshot) == snapshot.size_bytes
-
-
-async def test_log_packs_resume_after_broken_connection(tmp_path: Path) -> None:
-    async with group(tmp_path) as (servers, client, nursery):
-        before = [b"%d" % number for number in range(2500)]
-        await submit(client, before)
-        document_server = WordsOnlyServer(FOURTH, tmp_path / "document_server", breaks_at={"SyncLogRequest"})
-        servers.outsiders[FOURTH] = await nursery.start(document_server.listen)
-        await request_addition(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))
-        await until_members(await leading(servers), 1, 2, 3, 4)
-        assert document_server.breaks_at == set()
-        await document_server.until(lambda: document_server.commands() == before)
 
 
 async def test_own_server_joins_by_document_messages_and_leaves(tmp_path: Path) -> None:
@@ -255,8 +161,8 @@ async def test_impossible_change_is_refused_with_sentence(tmp_path: Path) -> Non
     async with group(tmp_path) as (servers, client, nursery):
         await submit(client, [b"x"])
         leader_id = await servers.leader()
-        document_server = WordsOnlyServer(FOURTH, tmp_path / "document_server", catching_up=True)
-        servers.outsiders[FOURTH] = await nursery.start(document_server.listen)
+        other = RawOffsetServer(FOURTH, catching_up=True)
+        servers.plain[FOURTH] = await nursery.start(other.listen)
         refused = [
             (await request_addition(client, ClusterServer(2, "tcp://elsewhere:1")), "belongs to a member"),
             (await request_addition(client, ClusterServer(9, "tcp://absent:1")), "no server listens"),

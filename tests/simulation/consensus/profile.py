@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -65,6 +66,8 @@ class Kind(Enum):
         return self.value
 
 
+_WITHOUT_RANDOM_FAULTS: dict[str, Any] = {"loss": 0, "long_delay": 0, "crash_between_effects": 0, "slow_disk": 0}
+"""Rates of worlds whose faults come only from the nemesis."""
 _FIXED_SERVERS = (Kind.PAUSED, Kind.FIGURE_8, Kind.SLOW_DISKS, Kind.HUNG_DISKS)
 """Worlds without membership changes."""
 
@@ -311,14 +314,11 @@ def _make_paused(general: Profile, _random: Random) -> Profile:
     """
     return dataclasses.replace(
         general,
+        **_WITHOUT_RANDOM_FAULTS,
         servers=3,
         joiners=0,
-        loss=0,
-        long_delay=0,
         max_delay_ms=5,
-        crash_between_effects=0,
         disk_ms=1,
-        slow_disk=0,
         full_disk=0,
         rot=0,
         nuisance_ms=2_000,
@@ -371,17 +371,14 @@ def _make_figure_8(general: Profile, _random: Random) -> Profile:
     )
     return dataclasses.replace(
         general,
+        **_WITHOUT_RANDOM_FAULTS,
         wiring=Wiring.MESSAGES,
         servers=5,
         joiners=0,
         options=options,
-        loss=0,
         duplication=0,
-        long_delay=0,
         max_delay_ms=20,
-        crash_between_effects=0,
         disk_ms=0,
-        slow_disk=0,
         full_disk=0,
         rot=0,
         nuisance_ms=2_000,
@@ -401,14 +398,11 @@ def _make_membership(general: Profile, random: Random) -> Profile:
     """Build a world where isolated leaders begin changes that do not reach other servers."""
     return dataclasses.replace(
         general,
+        **_WITHOUT_RANDOM_FAULTS,
         servers=random.choice((2, 2, 3, 4)),
         joiners=2,
-        loss=0,
-        long_delay=0,
         max_delay_ms=random.choice((5, 20)),
-        crash_between_effects=0,
         disk_ms=1,
-        slow_disk=0,
         full_disk=0,
         nuisance_ms=1_000,
         leader_trouble=0.8,
@@ -469,6 +463,7 @@ def _make_slow_disks(general: Profile, random: Random) -> Profile:
     """Build a world with slow disks and the connections of production servers: heartbeats do not wait for a disk."""
     return dataclasses.replace(
         general,
+        **_WITHOUT_RANDOM_FAULTS,
         servers=random.choice((3, 3, 5)),
         joiners=0,
         options=replace(
@@ -481,13 +476,9 @@ def _make_slow_disks(general: Profile, random: Random) -> Profile:
         ),
         wiring=Wiring.HEARTBEATS_APART,
         reply_timeout_ms=2_000,
-        loss=0,
         duplication=0,
-        long_delay=0,
         max_delay_ms=5,
-        crash_between_effects=0,
         disk_ms=1,
-        slow_disk=0,
         full_disk=0,
         rot=0,
         nuisance_ms=10**9,
