@@ -174,7 +174,7 @@ async def test_single_peer_keeps_executed_requests_over_restart(tmp_path: Path) 
 
 
 async def test_joining_peer_gets_snapshot_of_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given a log compacted by `cat`, when a peer joins, then it has the same snapshot and entries."""
+    """Given a log compacted by `cat`, when a peer joins, then it has the same snapshot (three chunks) and entries."""
     ahead_ms = [-9 * 3600 * 1000]
     monkeypatch.setattr(open_peer_module, "unix_ms", lambda: int(time.time() * 1000) + ahead_ms[0])
     async with cluster_of(tmp_path, 1) as cluster:
@@ -185,7 +185,7 @@ async def test_joining_peer_gets_snapshot_of_program(tmp_path: Path, monkeypatch
         async with zmq_raft.connect([first.url], IDENT) as client:
             created_s = int(time.time()) - 9 * 3600
             for number in range(50):
-                await client.update(b"%d" % number * 1000, make_request_id(created_s, b"mac", 1, number))
+                await client.update(b"%d" % number * 2000, make_request_id(created_s, b"mac", 1, number))
             ahead_ms[0] = 0
             await client.update(b"behind")
             await until(lambda: any(isinstance(notice, Compacted) for notice in cluster.notices))
