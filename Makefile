@@ -8,10 +8,10 @@ unexport PYTHONDONTWRITEBYTECODE
 # Time limits of tests outside `make test`; pyproject.toml has the limits of `make test`.
 HOURS := --timeout 3600 -o faulthandler_timeout=4000
 
-.PHONY: run requirements test test-waiting test-spark test-computing dist test-packages soak soak-jepsen \
-	soak-upgrade soak-kills soak-cluster watch-loop check interop interop-i2p interop-founding interop-s3 interop-hdfs \
-	interop-connect interop-zmq interop-kafka bench simulate simulate-farm simulate-large pipeline docs gallery \
-	reference clean
+.PHONY: run requirements test test-waiting test-spark test-node test-pipeline test-others dist test-packages soak \
+	soak-jepsen soak-upgrade soak-kills soak-cluster watch-loop check interop interop-i2p interop-founding interop-s3 \
+	interop-hdfs interop-connect interop-zmq interop-kafka bench simulate simulate-farm simulate-large pipeline docs \
+	gallery reference clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "garlicfarm needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
@@ -49,17 +49,18 @@ pipeline: $(VENV)/pipeline.stamp
 run: $(VENV)/base.stamp
 	$(BIN)/garlicfarm up --nodes 3 $(if $(FOR),--for $(FOR))
 
-# Three runs at the same time. Tests with real processes mostly wait, so they have four workers; the tests with Spark share
+# Five runs at the same time. Tests with real processes mostly wait, so they have four workers; the tests with Spark share
 # one JVM and one process. The other tests use the processors that they leave: `nice` prefers the real processes, which
-# would fail without processor time. Each run's output appears at its end. A failed run does not prevent the others.
+# would fail without processor time. Each run of these has one worker, because each worker collects all tests of its run.
+# A worker that ends is replaced. Each run's output appears at its end. A failed run does not prevent the others.
 # tests/conftest.py groups and orders tests. TESTS="tests/spec tests/wire" runs some tests.
-WAITING_TESTS := tests/end_to_end tests/spark
 test: $(VENV)/all.stamp
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	@echo "three runs at the same time: the output of each appears at its end"
-	@$(MAKE) -k -j 3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) test-waiting test-spark test-computing
+	@echo "five runs at the same time: the output of each appears at its end"
+	@$(MAKE) -k -j 5 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) test-waiting test-spark test-node \
+		test-pipeline test-others
 endif
 
 test-waiting: $(VENV)/all.stamp
@@ -69,8 +70,12 @@ test-waiting: $(VENV)/all.stamp
 test-spark: $(VENV)/all.stamp
 	$(BIN)/python -m pytest -q --timeout 600 -o faulthandler_timeout=900 -m "not soak and not interop" tests/spark
 
-test-computing: $(VENV)/all.stamp
-	nice -n 3 $(BIN)/python -m pytest -q -n 3 -m "not soak and not interop and not packages" $(patsubst %,--ignore %,$(WAITING_TESTS) tests/interop)
+COMPUTING := nice -n 3 $(BIN)/python -m pytest -q -n 1 -m "not soak and not interop and not packages"
+test-node test-pipeline: test-%: $(VENV)/all.stamp
+	$(COMPUTING) tests/$*
+
+test-others: $(VENV)/all.stamp
+	$(COMPUTING) $(patsubst %,--ignore tests/%,end_to_end interop node pipeline spark)
 
 # Builds the sources, the wheel, the Debian package and the container image. DEB_PYTHON=3.13 DEB_ARCH=arm64 select another
 # Debian release and architecture.

@@ -9,6 +9,7 @@ a signal would then block its test, its worker and the whole run forever. `child
 block.
 """
 
+import atexit
 import os
 import select
 import socket
@@ -104,4 +105,6 @@ def _loopback() -> tuple[socket.socket, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sender, receiver = socket.create_connection(listener.getsockname(), END_S), listener.accept()[0]
         receiver.settimeout(END_S)
-        return sender, receiver
+    atexit.register(sender.close)
+    atexit.register(receiver.close)
+    return sender, receiver

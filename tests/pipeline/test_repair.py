@@ -146,6 +146,12 @@ def undamaged(states: list[Path]) -> Path:
     return states[-1]
 
 
+@pytest.fixture
+def output(undamaged: Path, tmp_path: Path) -> Path:
+    """Return a copy of the undamaged tables."""
+    return shutil.copytree(undamaged, tmp_path / "tables")
+
+
 @pytest.fixture(scope="module")
 def undamaged_rows(undamaged: Path) -> Rows:
     return rows_in(undamaged)
@@ -155,11 +161,7 @@ def undamaged_rows(undamaged: Path) -> Rows:
     "damage",
     few_of(DAMAGES, "damaged-file", "damaged-log-of-ranges", "lost-checkpoint", "lost-record-and-table"),
 )
-def test_damaged_tables_are_refused_and_repaired(
-    damage: Damaging, undamaged: Path, undamaged_rows: Rows, tmp_path: Path
-) -> None:
-    output = tmp_path / "tables"
-    shutil.copytree(undamaged, output)
+def test_damaged_tables_are_refused_and_repaired(damage: Damaging, output: Path, undamaged_rows: Rows) -> None:
     damage(output)
     found = examine(output)
     assert found
@@ -172,9 +174,7 @@ def test_damaged_tables_are_refused_and_repaired(
     assert BatchNotes(output, LOG).next_entries() == {two_days().cluster_id: 27}
 
 
-def test_undamaged_tables_are_not_changed(undamaged: Path, tmp_path: Path) -> None:
-    output = tmp_path / "tables"
-    shutil.copytree(undamaged, output)
+def test_undamaged_tables_are_not_changed(output: Path, undamaged: Path, tmp_path: Path) -> None:
     with serve_log(two_days(), tmp_path / "control.sock") as address:
         result = CliRunner().invoke(repair_command, ["--output", str(output), "--node", address])
     assert (result.exit_code, result.output) == (0, f"{output} is not damaged.\n")
@@ -182,9 +182,7 @@ def test_undamaged_tables_are_not_changed(undamaged: Path, tmp_path: Path) -> No
     assert versions == {path.name for path in (undamaged / "reports" / "_delta_log").iterdir()}
 
 
-def test_dry_run_only_lists_damage(undamaged: Path, tmp_path: Path) -> None:
-    output = tmp_path / "tables"
-    shutil.copytree(undamaged, output)
+def test_dry_run_only_lists_damage(output: Path) -> None:
     empty_commit("reports", 3)(output)
     result = CliRunner().invoke(repair_command, ["--output", str(output), "--dry-run"])
     assert result.exit_code == 0, result.output
@@ -193,9 +191,7 @@ def test_dry_run_only_lists_damage(undamaged: Path, tmp_path: Path) -> None:
     assert examine(output)
 
 
-def test_repair_refuses_layout_of_another_version(undamaged: Path, tmp_path: Path) -> None:
-    output = tmp_path / "tables"
-    shutil.copytree(undamaged, output)
+def test_repair_refuses_layout_of_another_version(output: Path, tmp_path: Path) -> None:
     remove("reports")(output)
     (output / LAYOUT_FILE).write_text(json.dumps({"layout": LAYOUT + 1}))
     result = CliRunner().invoke(repair_command, ["--output", str(output)])
@@ -214,10 +210,8 @@ def test_repair_refuses_layout_of_another_version(undamaged: Path, tmp_path: Pat
     assert (result.exit_code, (output / LAYOUT_FILE).read_text()) == (0, content)
 
 
-def test_gone_entries_are_recorded_and_shown(undamaged: Path, undamaged_rows: Rows, tmp_path: Path) -> None:
+def test_gone_entries_are_recorded_and_shown(output: Path, undamaged_rows: Rows) -> None:
     # given a farm that compacted its log up to entry 9
-    output = tmp_path / "tables"
-    shutil.copytree(undamaged, output)
     remove("reports")(output)
     log = two_days()
     compacted = MadeUpLog(first_index=10, entries=log.entries[9:])
@@ -232,9 +226,7 @@ def test_gone_entries_are_recorded_and_shown(undamaged: Path, undamaged_rows: Ro
     assert sum(row["missing_rows"] + row["surplus_rows"] for row in days) == 0
 
 
-def test_checkpoint_older_than_tables_is_replaced(undamaged: Path, tmp_path: Path) -> None:
-    output = tmp_path / "tables"
-    shutil.copytree(undamaged, output)
+def test_checkpoint_older_than_tables_is_replaced(output: Path) -> None:
     for directory in ("offsets", "commits"):
         (output / "checkpoint" / directory / "3").unlink()
     assert "it ends with batch 2, and the tables end with batch 3" in "".join(examine(output).lines())
@@ -263,6 +255,21 @@ def lose_last_batch_and_kind_of_source(output: Path) -> None:
     (output / RECORD).write_text(json.dumps(noted))
 
 
+@pytest.fixture(scope="module")
+def tables_of_topic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the tables of an undisturbed run on a topic."""
+    made = tmp_path_factory.mktemp("topic") / "tables"
+    for batch in range(len(BATCHES)):
+        write(made, batch, of_topic=True)
+    assert not examine(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def rows_of_topic(tables_of_topic: Path) -> Rows:
+    return rows_in(tables_of_topic)
+
+
 @each_case(
     "damage",
     [
@@ -273,15 +280,13 @@ def lose_last_batch_and_kind_of_source(output: Path) -> None:
         DAMAGES["lost-record"],
     ],
 )
-def test_repair_of_topic_does_not_read_its_holes(damage: Damaging, tmp_path: Path) -> None:
-    output = tmp_path / "tables"
-    for batch in range(len(BATCHES)):
-        write(output, batch, of_topic=True)
-    assert not examine(output)
-    rows = rows_in(output)
+def test_repair_of_topic_does_not_read_its_holes(
+    damage: Damaging, tables_of_topic: Path, rows_of_topic: Rows, tmp_path: Path
+) -> None:
+    output = shutil.copytree(tables_of_topic, tmp_path / "tables")
     damage(output)
     lines = repair_from(output, two_days())
-    assert (rows_in(output), [each for each in lines if "read again" in each]) == (rows, [])
+    assert (rows_in(output), [each for each in lines if "read again" in each]) == (rows_of_topic, [])
     assert Lake(output, 60_000, continuity=Continuity.LATER).first_entries == {two_days().cluster_id: 27}
 
 
@@ -317,8 +322,7 @@ def test_record_and_checkpoint_older_than_tables_are_replaced(
     assert (rows_in(output), Lake(output, 60_000).first_batch) == (undamaged_rows, len(BATCHES))
 
 
-def test_repair_of_lost_record_derives_all_tables_again(undamaged: Path, tmp_path: Path) -> None:
-    output = shutil.copytree(undamaged, tmp_path / "tables")
+def test_repair_of_lost_record_derives_all_tables_again(output: Path) -> None:
     Gold(output, 60_000).refresh(0)
     rows = gold_rows(output, "router_health")
     # when a derived table is also of another time
@@ -343,17 +347,16 @@ def test_older_watch_without_record_is_refused(watched: Path, tmp_path: Path) ->
         repair_from(output, two_days())
 
 
-def test_lost_record_of_traces_is_made_from_their_table(tmp_path: Path) -> None:
-    write(tmp_path, 0)
-    write_events(tmp_path)
-    (tmp_path / "batches-events.json").unlink()
-    result = CliRunner().invoke(query, ["SELECT * FROM events", "--output", str(tmp_path)])
+def test_lost_record_of_traces_is_made_from_their_table(states: list[Path], traces: Path) -> None:
+    shutil.copytree(states[0], traces, dirs_exist_ok=True)
+    (traces / "batches-events.json").unlink()
+    result = CliRunner().invoke(query, ["SELECT * FROM events", "--output", str(traces)])
     assert "batches-events.json does not belong to the tables: it is missing" in result.output
     with pytest.raises(TableDamagedError, match=r"batches-events\.json does not belong"):
-        EventsTable(tmp_path)
-    assert examine(tmp_path).events == "record of batches: it is missing"
-    repair_from(tmp_path, two_days())
-    assert EventsTable(tmp_path)._notes.base == 1
+        EventsTable(traces)
+    assert examine(traces).events == "record of batches: it is missing"
+    repair_from(traces, two_days())
+    assert EventsTable(traces)._notes.base == 1
 
 
 def test_interrupted_batch_is_not_damage(states: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,23 +377,30 @@ def test_interrupted_batch_is_not_damage(states: list[Path], tmp_path: Path, mon
     assert Lake(tmp_path, 60_000).first_entries == {two_days().cluster_id: 17}
 
 
-def write_events(output: Path) -> None:
-    """Write batch 0 of the traces; Spark has planned batch 1."""
+@pytest.fixture(scope="module")
+def undamaged_traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the table of batch 0 of the traces; Spark has planned batch 1."""
+    output = tmp_path_factory.mktemp("traces")
     write_batch(output, EVENTS, 0, [{"kind": "member-dead", "time_ms": 1}])
     for directory, numbers in (("offsets", (0, 1)), ("commits", (0,))):
         (output / EVENTS_CHECKPOINT / directory).mkdir(parents=True)
         for each in numbers:
             (output / EVENTS_CHECKPOINT / directory / str(each)).write_text('v1\n{}\n{"node-1": [1, 7]}\n')
     assert not examine(output)
+    return output
+
+
+@pytest.fixture
+def traces(undamaged_traces: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(undamaged_traces, tmp_path / "tables")
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_empty_offsets_of_traces_are_repaired(number: int, tmp_path: Path) -> None:
-    write_events(tmp_path)
-    (tmp_path / EVENTS_CHECKPOINT / "offsets" / str(number)).write_bytes(b"")
-    assert examine(tmp_path).events == f"checkpoint: its file offsets/{number} is missing or damaged"
-    repair_from(tmp_path, two_days())
-    assert not examine(tmp_path)
+def test_empty_offsets_of_traces_are_repaired(number: int, traces: Path) -> None:
+    (traces / EVENTS_CHECKPOINT / "offsets" / str(number)).write_bytes(b"")
+    assert examine(traces).events == f"checkpoint: its file offsets/{number} is missing or damaged"
+    repair_from(traces, two_days())
+    assert not examine(traces)
 
 
 @pytest.mark.parametrize(
@@ -401,18 +411,15 @@ def test_empty_offsets_of_traces_are_repaired(number: int, tmp_path: Path) -> No
         (truncate_file, "1 data files are missing or damaged"),
     ],
 )
-def test_unreadable_table_of_traces_is_repaired(damage: Callable[[str], Damaging], fault: str, tmp_path: Path) -> None:
-    write_events(tmp_path)
-    damage(EVENTS)(tmp_path)
-    assert examine(tmp_path).events == fault
-    repair_from(tmp_path, two_days())
-    assert not examine(tmp_path)
-    EventsTable(tmp_path).write_batch([], 0)
+def test_unreadable_table_of_traces_is_repaired(damage: Callable[[str], Damaging], fault: str, traces: Path) -> None:
+    damage(EVENTS)(traces)
+    assert examine(traces).events == fault
+    repair_from(traces, two_days())
+    assert not examine(traces)
+    EventsTable(traces).write_batch([], 0)
 
 
-def test_repair_without_the_farm_is_refused(undamaged: Path, tmp_path: Path) -> None:
-    output = tmp_path / "tables"
-    shutil.copytree(undamaged, output)
+def test_repair_without_the_farm_is_refused(output: Path) -> None:
     empty_commit("reports", 3)(output)
     other = two_days()
     other.cluster_id = "ff" * 16
@@ -425,11 +432,7 @@ def test_repair_without_the_farm_is_refused(undamaged: Path, tmp_path: Path) -> 
     "damage",
     few_of({each.__name__: each for each in (remove_file, truncate_file, drop_commit, damage_commit)}, "drop_commit"),
 )
-def test_damaged_derived_table_is_made_again(
-    damage: Callable[[str], Damaging], undamaged: Path, tmp_path: Path
-) -> None:
-    output = tmp_path / "tables"
-    shutil.copytree(undamaged, output)
+def test_damaged_derived_table_is_made_again(damage: Callable[[str], Damaging], output: Path) -> None:
     Gold(output, 60_000).refresh(0)
     rows = gold_rows(output, "router_health")
     damage("router_health")(output)
