@@ -24,12 +24,12 @@ from bridge.node.detecting.found import (
     ServiceState,
     find_tunnel,
 )
-from bridge.node.detecting.machine import MachineFiles, RouterProcess, Unread
+from bridge.node.detecting.machine import MachineFiles, RouterProcess
 from bridge.node.router.link import I2CP_PORT, I2PCONTROL_PORT, Link, Software
 from bridge.sam.connection import SAM_PORT
 from bridge.wire.routers.i2pd_files import Option, read_i2pd_conf, read_i2pd_tunnels
 from bridge.wire.routers.process_files import I2PD
-from bridge.wire.routers.text_file import RouterFileError, ServerTunnel, port_of
+from bridge.wire.routers.text_file import port_of
 from gossip.node import numeric
 
 SYSTEM_DIRECTORY: Final = Path("/var/lib/i2pd")
@@ -105,14 +105,8 @@ def _found(machine: MachineFiles, place: _I2pdPlace) -> FoundRouter:
 
 def _read_conf(machine: MachineFiles, path: Path) -> dict[str, Option] | None:
     """Return the options of `i2pd.conf`; empty if it does not exist, None if it is not readable."""
-    content = machine.read(path)
-    if content is None:
-        return None if path in machine.unread else {}
-    try:
-        return read_i2pd_conf(content)
-    except RouterFileError as error:
-        machine.unread[path] = Unread(path, str(error))
-        return None
+    found = machine.decoded(path, read_i2pd_conf)
+    return {} if found is None and path not in machine.unread else found
 
 
 def _service(
@@ -161,15 +155,5 @@ def _tunnels(machine: MachineFiles, place: _I2pdPlace, options: Mapping[str, Opt
         return base / text if text else place.directory / usual
 
     paths = [chosen("tunconf", "tunnels.conf"), *machine.names(chosen("tunnelsdir", "tunnels.d"), ".conf")]
-    return tuple(find_tunnel(machine, place.directory, each) for path in paths for each in _in_file(machine, path))
-
-
-def _in_file(machine: MachineFiles, path: Path) -> tuple[ServerTunnel, ...]:
-    content = machine.read(path)
-    if content is None:
-        return ()
-    try:
-        return read_i2pd_tunnels(content)
-    except RouterFileError as error:
-        machine.unread[path] = Unread(path, str(error))
-        return ()
+    found = (each for path in paths for each in machine.decoded(path, read_i2pd_tunnels) or ())
+    return tuple(find_tunnel(machine, place.directory, each) for each in found)

@@ -11,12 +11,12 @@ Newer routers split the files of clients and tunnels into directories, with one 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from msgspec import Struct
 
 from bridge.node.detecting.found import FoundRouter, Service, ServiceState, find_tunnel
-from bridge.node.detecting.machine import MachineFiles, RouterProcess, Unread
+from bridge.node.detecting.machine import Content, MachineFiles, RouterProcess
 from bridge.node.router.link import I2CP_PORT, I2PCONTROL_PORT, Link, Software
 from bridge.sam.connection import SAM_PORT
 from bridge.wire.routers.java_files import (
@@ -29,7 +29,7 @@ from bridge.wire.routers.java_files import (
     read_java_tunnels,
 )
 from bridge.wire.routers.process_files import JAVA
-from bridge.wire.routers.text_file import RouterFileError, port_of
+from bridge.wire.routers.text_file import port_of
 from gossip.node import numeric
 
 SYSTEM_HOME: Final = Path("/var/lib/i2p")
@@ -40,7 +40,6 @@ _CONSOLE_PORT: Final = 7657
 _CERTIFICATE: Final = Path("certificates/i2cp/i2cp.local.crt")
 _PLUGIN: Final = Path("plugins/I2PControl")
 _ANY: Final = frozenset({"0.0.0.0", "::", "localhost"})  # noqa: S104 - replaced, never bound
-Content = TypeVar("Content")
 
 
 class _JavaPlace(Struct, frozen=True):
@@ -73,7 +72,7 @@ def _directory_of(machine: MachineFiles, process: RouterProcess) -> Path:
 
 
 def _found(machine: MachineFiles, directory: Path, process: RouterProcess | None) -> FoundRouter:
-    properties = _read(machine, directory / "router.config", read_java_properties)
+    properties = machine.decoded(directory / "router.config", read_java_properties)
     clients = [each for group in _of_both_forms(machine, directory, "clients", read_java_clients) for each in group]
     console = next((each for each in clients if each.main == CONSOLE_CLASS), None)
     port = (port_of(console.arguments[0]) if console and console.arguments else None) or _CONSOLE_PORT
@@ -93,24 +92,13 @@ def _found(machine: MachineFiles, directory: Path, process: RouterProcess | None
     )
 
 
-def _read(machine: MachineFiles, path: Path, decode: Callable[[bytes], Content]) -> Content | None:
-    content = machine.read(path)
-    if content is None:
-        return None
-    try:
-        return decode(content)
-    except RouterFileError as error:
-        machine.unread[path] = Unread(path, str(error))
-        return None
-
-
 def _of_both_forms(
     machine: MachineFiles, directory: Path, name: str, decode: Callable[[bytes], Content]
 ) -> Iterator[Content]:
     """Yield the content of `NAME.config`, and of each file in `NAME.config.d`."""
     file = directory / f"{name}.config"
     for path in (file, *machine.names(directory / f"{name}.config.d", ".config")):
-        found = _read(machine, path, decode)
+        found = machine.decoded(path, decode)
         if found is not None:
             yield found
 
@@ -157,7 +145,7 @@ def _i2pcontrol(machine: MachineFiles, place: _JavaPlace, console_port: int) -> 
     if machine.exists(place.directory / _PLUGIN):
         action = f"on {place.console}/configplugins start I2PControl"
         return _service(machine, place, "I2PControl", plugin, enabled=None, action=action, encrypted=True)
-    webapps = _read(machine, place.directory / "webapps.config", read_java_properties)
+    webapps = machine.decoded(place.directory / "webapps.config", read_java_properties)
     enabled = None if webapps is None else is_true(webapps.get("webapps.jsonrpc.startOnLoad", ""))
     action = f"on {place.console}/configwebapps start “jsonrpc” (I2PControl), and let it run at startup"
     link = Link(_LOOPBACK, console_port)

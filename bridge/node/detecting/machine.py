@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
@@ -34,6 +34,7 @@ SYSTEM_USERS: Final = 1_000
 """User ids below it belong to services, not to people."""
 NAMES_MAX: Final = 256
 _PORTS_LIMIT_BYTES: Final = 8 * 1024 * 1024
+Content = TypeVar("Content")
 _NAMESPACES: Final = ("net", "mnt")
 _ANY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with listening ports, never bound
 
@@ -111,6 +112,15 @@ class MachineFiles:
             self.unread[path] = Unread(path, f"it has more than {limit_bytes} bytes")
             return None
         return content
+
+    def decoded(self, path: Path, decode: Callable[[bytes], Content]) -> Content | None:
+        """Return the decoded content of a router's file; None without one, or with a note in `unread`."""
+        content = self.read(path)
+        try:
+            return None if content is None else decode(content)
+        except RouterFileError as error:
+            self.unread[path] = Unread(path, str(error))
+            return None
 
     def read_head(self, path: Path, size: int) -> bytes | None:
         """Return the first bytes of a file, and do not read more; None without one, or with a note in `unread`."""
