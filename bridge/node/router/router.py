@@ -80,31 +80,24 @@ class Router(Protocol):
 
     async def local_router_status(self) -> RouterStatus:
         """Return the router's status; None for figures that its kind does not have."""
-        ...
 
     async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:
         """Return the leaves on this router that serve a master destination."""
-        ...
 
     async def local_leaf_status(self, leaf_hash: bytes) -> LeafStatus:
         """Return the status of one leaf."""
-        ...
 
     async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:
         """Return the router's measurement of another router's leaf; None without a clear result."""
-        ...
 
     def publishing_obstacle(self, master_hash: bytes) -> str | None:
         """Return the reason why this router cannot publish for a master with this node's key; None if it can."""
-        ...
 
     async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
         """Publish a signed structure, which replaces the previous one."""
-        ...
 
     async def stop_publishing_meta_lease_set(self, master_hash: bytes) -> None:
         """Stop publishing this node's structure and end the session; harmless without one."""
-        ...
 
     async def keep_ready(self, master_hash: bytes, structure: bytes, *, urgent: bool) -> str | None:
         """Keep a session ready for this node's first structure, with the structure in force.
@@ -112,7 +105,6 @@ class Router(Protocol):
         `urgent`: publish it, too, since it is the first one of another publisher. Return the reason why the session is
         not ready; None if it is.
         """
-        ...
 
 
 async def probe_failure(host: str, port: int, timeout_s: float) -> str | None:
