@@ -25,7 +25,6 @@ from bridge.api.control import (
     CommandAnswer,
     KeysAnswer,
     NodeEvicted,
-    NodesAnswer,
     QueryAnswer,
     RefusalAnswer,
     SubmitAnswer,
@@ -170,10 +169,6 @@ class ControlClient:
     async def transfer(self, to: str | None = None) -> str:
         """Transfer leadership, to the named node if given; return the leader. Raise `ControlError` if it fails."""
         return (await self.call(routes.TRANSFER, TransferRequest(to))).leader
-
-    async def nodes(self) -> NodesAnswer:
-        """Return the members of the farm."""
-        return await self.call(routes.NODES)
 
     async def evict_node(self, node: str, *, force: bool = False) -> NodeEvicted:
         """Evict an identity and replace all keys; return the result."""
