@@ -68,35 +68,23 @@ class _Race:
     is_over: bool = field(default=False)
 
 
+@dataclass(slots=True, eq=False)
 class LeafOpener:
     """Opens streams, and records the failures of leaves."""
 
-    def __init__(
-        self,
-        table: LeafTable,
-        pool: SessionPool,
-        keeper: StructureKeeper,
-        counters: ClientCounters,
-        random: Random,
-        nursery: trio.Nursery,
-        *,
-        unix_s: Callable[[], float],
-        on_suspect: Callable[[bytes], None],
-        on_failed: Callable[[bytes, LeafFailure], None],
-    ) -> None:
-        self.streams = 0
-        """Open streams, and streams that are being opened."""
-        self._late = 0
-        """Failed streams whose reply may still arrive."""
-        self._table = table
-        self._pool = pool
-        self._keeper = keeper
-        self._counters = counters
-        self._random = random
-        self._nursery = nursery
-        self._unix_s = unix_s
-        self._on_suspect = on_suspect
-        self._on_failed = on_failed
+    table: LeafTable
+    pool: SessionPool
+    keeper: StructureKeeper
+    counters: ClientCounters
+    random: Random
+    nursery: trio.Nursery
+    unix_s: Callable[[], float]
+    on_suspect: Callable[[bytes], None]
+    on_failed: Callable[[bytes, LeafFailure], None]
+    streams: int = field(default=0, init=False)
+    """Open streams, and streams that are being opened."""
+    _late: int = field(default=0, init=False)
+    """Failed streams whose reply may still arrive."""
 
     async def open(self, excluded: Collection[bytes] = ()) -> LeafStream:
         """Open a stream to a leaf, except to excluded leaves; raise `ConnectError`."""
@@ -108,64 +96,64 @@ class LeafOpener:
         except BaseException:
             self.streams -= 1
             raise
-        self._counters[ClientCounter.STREAMS_OPENED] += 1
+        self.counters[ClientCounter.STREAMS_OPENED] += 1
         return opened
 
     def closed(self, opened: LeafStream) -> None:
         """Record that a stream is closed."""
         self.streams -= 1
-        self._table[opened.leaf_hash].streams -= 1
+        self.table[opened.leaf_hash].streams -= 1
 
     def did_not_reply(self, opened: LeafStream) -> None:
         """Record that a leaf received bytes and did not reply in time: its router or a tunnel is dead."""
-        self._pool.change(opened.session)
+        self.pool.change(opened.session)
 
     def await_late_reply(self, opened: LeafStream, since_s: float) -> bool:
         """Close a failed stream later: if its reply still arrives, the leaf is alive. Return False if too many wait."""
         if self._late >= LATE_LIMIT:
             return False
         self._late += 1
-        self._nursery.start_soon(self._receive_late_reply, opened, since_s)
+        self.nursery.start_soon(self._receive_late_reply, opened, since_s)
         return True
 
     async def _receive_late_reply(self, opened: LeafStream, since_s: float) -> None:
         try:
             async with opened.stream:
                 with trio.move_on_after(LATE_S), suppress(trio.BrokenResourceError):
-                    if await opened.stream.receive_some(1) and opened.leaf_hash in self._table:
+                    if await opened.stream.receive_some(1) and opened.leaf_hash in self.table:
                         now_s = trio.current_time()
-                        self._table.replied_late(opened.leaf_hash, now_s - since_s, now_s)
+                        self.table.replied_late(opened.leaf_hash, now_s - since_s, now_s)
         finally:
             self._late -= 1
 
     def ended_early(self, opened: LeafStream) -> None:
         """Record that a stream ended before the first byte of a reply, because the service of the leaf is down."""
-        if self._pool.is_ready(opened.session):
+        if self.pool.is_ready(opened.session):
             reason = f"{address_of(opened.leaf_hash)} ended the stream without a reply"
-            self._on_failed(opened.leaf_hash, LeafFailure(reason=reason))
-            self._nursery.start_soon(self._forgive_if_session_ends, opened)
+            self.on_failed(opened.leaf_hash, LeafFailure(reason=reason))
+            self.nursery.start_soon(self._forgive_if_session_ends, opened)
 
     def did_not_greet(self, leaf_hash: bytes) -> None:
         """Record that a leaf did not send first bytes (a greeting) on a stream, and that a later leaf did."""
-        if leaf_hash in self._table:
+        if leaf_hash in self.table:
             reason = f"{address_of(leaf_hash)} did not send its first bytes in time, as other leaves do"
-            self._on_failed(leaf_hash, LeafFailure(reason=reason))
+            self.on_failed(leaf_hash, LeafFailure(reason=reason))
 
     async def _forgive_if_session_ends(self, opened: LeafStream) -> None:
         with trio.move_on_after(FORGIVEN_WITHIN_S):
             await opened.session.wait_ended()
-            if opened.leaf_hash in self._table:
-                self._table.forgive(opened.leaf_hash)
+            if opened.leaf_hash in self.table:
+                self.table.forgive(opened.leaf_hash)
 
     async def _open(self, excluded: Collection[bytes]) -> LeafStream:
-        rounds = 1 if self._pool.has_worked else FIRST_ROUNDS
+        rounds = 1 if self.pool.has_worked else FIRST_ROUNDS
         for _ in range(SESSION_TRIES):
-            session = await self._pool.session()
-            await self._keeper.wait_usable()
-            order = self._table.order(trio.current_time(), self._unix_s(), self._random)
+            session = await self.pool.session()
+            await self.keeper.wait_usable()
+            order = self.table.order(trio.current_time(), self.unix_s(), self.random)
             order = [each for each in order if each not in excluded]
             if excluded and not order:
-                raise NoLeafError(f"no other leaf is left: {self._keeper.describe()}")
+                raise NoLeafError(f"no other leaf is left: {self.keeper.describe()}")
             tried = len(order)
             send, receive = trio.open_memory_channel["LeafStream | _SessionLostError | None"](tried)
             race = _Race(session, send)
@@ -177,22 +165,22 @@ class LeafOpener:
                 race.is_over = True
                 await self._close_late(receive)
             if opened is not None:
-                self._pool.worked(session)
+                self.pool.worked(session)
                 return opened
             rounds -= 1
             if rounds:
                 continue
-            self._counters[ClientCounter.STREAMS_FAILED] += 1
+            self.counters[ClientCounter.STREAMS_FAILED] += 1
             raise NoLeafError(self._no_leaf(tried))
-        self._counters[ClientCounter.STREAMS_FAILED] += 1
-        raise NoSessionError(self._pool.last_error or f"sessions of the SAM bridge {self._pool.bridge} end immediately")
+        self.counters[ClientCounter.STREAMS_FAILED] += 1
+        raise NoSessionError(self.pool.last_error or f"sessions of the SAM bridge {self.pool.bridge} end immediately")
 
     def _no_leaf(self, tried: int) -> str:
-        failed = [each for each in self._table.listed() if each.failed_at_s is not None]
+        failed = [each for each in self.table.listed() if each.failed_at_s is not None]
         newest = max(failed, key=lambda each: each.failed_at_s or 0.0, default=None)
         last = "" if newest is None else f"; last failure: {newest.last_failure}"
-        text = f"no leaf answered: {tried} tried, {self._keeper.describe()}{last}"
-        if self._keeper.newest is not None and self._keeper.newest.demo:
+        text = f"no leaf answered: {tried} tried, {self.keeper.describe()}{last}"
+        if self.keeper.newest is not None and self.keeper.newest.demo:
             return f"{text}; its leaves exist only at the SAM bridge of the demonstration that signed it"
         return f"{text}; if the router is connected to I2P, report this to the operator of the service"
 
@@ -206,18 +194,18 @@ class LeafOpener:
         running, began_s, next_at_s = 0, -inf, -inf
         trying = b""
         while order or running:
-            if order and running and self._table[order[0]].is_failed(trio.current_time()):
+            if order and running and self.table[order[0]].is_failed(trio.current_time()):
                 next_at_s = max(next_at_s, began_s + FAILED_AFTER_S, self._sort_failed(order))
             may_start = bool(order) and running < ATTEMPTS_AT_A_TIME
             if may_start and trio.current_time() >= next_at_s:
                 if running and next_at_s > -inf:
-                    self._counters[ClientCounter.RACES] += 1
-                    self._on_suspect(trying)
+                    self.counters[ClientCounter.RACES] += 1
+                    self.on_suspect(trying)
                 trying = order.pop(0)
                 began_s = trio.current_time()
                 next_at_s = began_s + self.timeout_s(trying) / 2
-                self._table[trying].streams += 1
-                self._nursery.start_soon(self._attempt, race, trying)
+                self.table[trying].streams += 1
+                self.nursery.start_soon(self._attempt, race, trying)
                 running += 1
                 continue
             with trio.move_on_at(next_at_s if may_start else inf):
@@ -229,7 +217,7 @@ class LeafOpener:
                     case _SessionLostError():
                         raise outcome
                     case None:
-                        self._counters[ClientCounter.LEAF_CHANGES] += 1
+                        self.counters[ClientCounter.LEAF_CHANGES] += 1
                         next_at_s = -inf
         return None
 
@@ -241,32 +229,32 @@ class LeafOpener:
         them are probably alive.
         """
         now_s = trio.current_time()
-        order.sort(key=lambda each: max(now_s, self._table[each].retry_at_s))
-        at_s = self._table[order[0]].retry_at_s
+        order.sort(key=lambda each: max(now_s, self.table[each].retry_at_s))
+        at_s = self.table[order[0]].retry_at_s
         return inf if len(order) == 1 and at_s > now_s else at_s
 
     def timeout_s(self, leaf_hash: bytes) -> float:
         """Return the time that a leaf has for its first byte."""
-        return min(self._table.timeout_s(leaf_hash), TIMEOUT_MAX_S)
+        return min(self.table.timeout_s(leaf_hash), TIMEOUT_MAX_S)
 
     async def _attempt(self, race: _Race, leaf_hash: bytes) -> None:
         began_s = trio.current_time()
         outcome: LeafStream | _SessionLostError | None = None
         try:
-            timeout_s = min(self._table.opening_timeout_s(leaf_hash), TIMEOUT_MAX_S)
+            timeout_s = min(self.table.opening_timeout_s(leaf_hash), TIMEOUT_MAX_S)
             stream = await race.session.connect(leaf_hash, timeout_s)
             outcome = LeafStream(leaf_hash, race.session, stream, trio.current_time() - began_s)
         except LeafUnreachableError as error:
-            self._pool.prefer_other(race.session)
+            self.pool.prefer_other(race.session)
             since_s = began_s if error.result == _TIMEOUT else None
             failure = LeafFailure(reason=str(error), unanswered_since_s=since_s, is_opened=False)
-            self._on_failed(leaf_hash, failure)
+            self.on_failed(leaf_hash, failure)
         except SamError as error:
-            self._pool.failed(race.session, str(error))
+            self.pool.failed(race.session, str(error))
             outcome = _SessionLostError()
         finally:
             if not isinstance(outcome, LeafStream) or race.is_over:
-                self._table[leaf_hash].streams -= 1
+                self.table[leaf_hash].streams -= 1
         if not race.is_over:
             race.send.send_nowait(outcome)
         elif isinstance(outcome, LeafStream):
@@ -280,5 +268,5 @@ class LeafOpener:
             except (trio.WouldBlock, trio.EndOfChannel):
                 return
             if isinstance(outcome, LeafStream):
-                self._table[outcome.leaf_hash].streams -= 1
+                self.table[outcome.leaf_hash].streams -= 1
                 await trio.aclose_forcefully(outcome.stream)

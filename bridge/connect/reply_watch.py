@@ -15,6 +15,7 @@ stream fails only if its leaf fails for another reason while it has unanswered b
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
@@ -49,22 +50,16 @@ class Exchange(Struct, eq=False):
         return self.since_s + self.sent_bytes / LEAST_RATE_BYTES_PER_S
 
 
+@dataclass(slots=True, eq=False)
 class ReplyWatch:
     """The exchanges that wait for a reply."""
 
-    def __init__(
-        self,
-        table: LeafTable,
-        *,
-        on_suspect: Callable[[bytes], None],
-        on_failed: Callable[[bytes, LeafFailure], None],
-    ) -> None:
-        self._table = table
-        self._on_suspect = on_suspect
-        self._on_failed = on_failed
-        self._waiting: dict[Exchange, None] = {}
-        self._next_s = inf
-        self._wake = trio.Event()
+    table: LeafTable
+    on_suspect: Callable[[bytes], None]
+    on_failed: Callable[[bytes, LeafFailure], None]
+    _waiting: dict[Exchange, None] = field(default_factory=dict, init=False)
+    _next_s: float = field(default=inf, init=False)
+    _wake: trio.Event = field(default_factory=trio.Event, init=False)
 
     async def run(self) -> None:
         """Act on overdue replies until canceled."""
@@ -89,11 +84,11 @@ class ReplyWatch:
         now_s = trio.current_time()
         if exchange.owes_reply and exchange.since_s < inf:
             reply_s = now_s - exchange.began_s
-            if exchange.opened_s > self._table.base_timeout_s:
+            if exchange.opened_s > self.table.base_timeout_s:
                 reply_s = max(exchange.opened_s, reply_s)
-            self._table.replied(exchange.leaf_hash, reply_s, now_s)
+            self.table.replied(exchange.leaf_hash, reply_s, now_s)
         else:
-            self._table.received(exchange.leaf_hash, now_s)
+            self.table.received(exchange.leaf_hash, now_s)
         exchange.owes_reply = False
         self.remove(exchange)
 
@@ -115,13 +110,13 @@ class ReplyWatch:
 
     def _due_s(self, exchange: Exchange, part: float) -> float:
         """Return the time when this part of the timeout ends, unless the leaf sends a byte before."""
-        received_s = self._table[exchange.leaf_hash].received_at_s
+        received_s = self.table[exchange.leaf_hash].received_at_s
         from_s = exchange.since_s if received_s is None else max(exchange.since_s, received_s)
         return from_s + self._timeout_s(exchange) * part + exchange.sent_bytes / LEAST_RATE_BYTES_PER_S
 
     def _timeout_s(self, exchange: Exchange) -> float:
-        timeout_s = self._table.timeout_s(exchange.leaf_hash)
-        return timeout_s if exchange.is_quick else max(timeout_s, self._table.base_timeout_s)
+        timeout_s = self.table.timeout_s(exchange.leaf_hash)
+        return timeout_s if exchange.is_quick else max(timeout_s, self.table.base_timeout_s)
 
     def _check(self, exchange: Exchange, now_s: float) -> float:
         """Act on one exchange; return the time of its next check."""
@@ -130,7 +125,7 @@ class ReplyWatch:
         due_s = self._due_s(exchange, 1.0)
         if due_s <= now_s:
             reason = f"{address_of(exchange.leaf_hash)} did not reply within {self._timeout_s(exchange):.1f} s"
-            self._on_failed(exchange.leaf_hash, LeafFailure(reason=reason, unanswered_since_s=exchange.since_s))
+            self.on_failed(exchange.leaf_hash, LeafFailure(reason=reason, unanswered_since_s=exchange.since_s))
             return inf
         half_s = self._due_s(exchange, 0.5)
         if half_s > now_s:
@@ -138,5 +133,5 @@ class ReplyWatch:
             return half_s
         if not exchange.is_suspect:
             exchange.is_suspect = True
-            self._on_suspect(exchange.leaf_hash)
+            self.on_suspect(exchange.leaf_hash)
         return due_s

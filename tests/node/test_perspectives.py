@@ -23,8 +23,8 @@ def view_of(number: int, node: Node, other: Node) -> FarmView:
 def answering(node: Node, view: FarmView, applied_index: int = 0) -> OwnPerspective:
     own = OwnPerspective(lambda: applied_index)
     own.take(view)
-    node.messages._answers = {VIEW_QUERY: own.answer}
-    node.messages._quiet = (VIEW_QUERY,)
+    node.messages.answers = {VIEW_QUERY: own.answer}
+    node.messages.quiet = (VIEW_QUERY,)
     return own
 
 
@@ -74,7 +74,7 @@ async def test_perspectives_of_many_readers_are_one_query() -> None:
             queries[0] += 1
             return own.answer()
 
-        kyoto.messages._answers = {VIEW_QUERY: counted}
+        kyoto.messages.answers = {VIEW_QUERY: counted}
         perspectives = Perspectives(own, oslo.messages, lambda: NOW_MS, lambda: view)
         async with trio.open_nursery() as nursery:
             for _ in range(50):
@@ -92,7 +92,7 @@ async def test_perspectives_keep_last_reply_of_lost_node() -> None:
         view = view_of(1, oslo, kyoto)
         perspectives = Perspectives(answering(oslo, view), oslo.messages, lambda: NOW_MS, lambda: view)
         await perspectives.all()
-        kyoto.messages._answers = {VIEW_QUERY: lambda: "\x1b]0;hostile\x07"}
+        kyoto.messages.answers = {VIEW_QUERY: lambda: "\x1b]0;hostile\x07"}
         await trio.sleep(60)
         lost = (await perspectives.all()).nodes[1]
         assert (lost.answered, lost.verdict is not None) == (False, True)

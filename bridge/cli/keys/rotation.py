@@ -12,6 +12,7 @@ it.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -45,14 +46,14 @@ class RotationError(Exception):
     """The rotation stopped; the text has the reason and the remedy."""
 
 
+@dataclass(slots=True, eq=False)
 class Rotation:
     """One rotation. `report` gets a line at each step, and while a step waits."""
 
-    def __init__(self, client: KeyClient, report: Callable[[str], None], timeout_s: float, *, force: bool) -> None:
-        self._client = client
-        self._report = report
-        self._timeout_s = timeout_s
-        self._force = force
+    client: KeyClient
+    report: Callable[[str], None]
+    timeout_s: float
+    force: bool
 
     async def run(self, before: KeysAnswer) -> RotationOutput:
         """Run all steps; raise RotationError or ControlError."""
@@ -61,17 +62,17 @@ class Rotation:
         if before.primary != key:
             missing = partial(_without, key)
             await self._until(f"key {key} is installed", missing, "The old key is still in use")
-            await self._client.use_key(key, force=self._force)
+            await self.client.use_key(key, force=self.force)
         used = await self._until(f"key {key} is in use", partial(_not_using, key), "The old key still opens datagrams")
         removed = await self._remove_older(used, key)
         done = await self._until(
             "the old key is refused", _behind, "The members that did not confirm use the new key already"
         )
-        left_out = (*done.absent, *done.behind, *done.silent) if self._force else ()
+        left_out = (*done.absent, *done.behind, *done.silent) if self.force else ()
         return RotationOutput(True, key, done.epoch, done.members, removed, left_out, done.unstored)  # noqa: FBT003 - the documented key
 
     def _check_absent(self, now: KeysAnswer) -> None:
-        if now.absent and not self._force:
+        if now.absent and not self.force:
             raise RotationError(
                 f"nothing was changed: {_listed(now.absent)} down, would miss the new key, and the farm would"
                 " then refuse them. Start them, or rotate with --force and give them the current key file"
@@ -83,16 +84,16 @@ class Rotation:
         installed = [each for each in before.keys if each.state is FarmKeyState.INSTALLED]
         newest = max(installed, key=lambda each: each.since, default=None)
         if newest is not None and newest.since > before.epoch:
-            self._report(f"Continuing with key {newest.key_id}, the newest key of the farm.")
+            self.report(f"Continuing with key {newest.key_id}, the newest key of the farm.")
             return newest.key_id
         if newest is not None and newest.since < _find(before, before.primary).since:
-            self._report(
+            self.report(
                 f"Continuing after an interrupted rotation: key {before.primary} is in use, and the old key still"
                 " opens datagrams."
             )
             return before.primary
-        key = await self._client.install_key()
-        self._report(f"Key {key} is created and installed.")
+        key = await self.client.install_key()
+        self.report(f"Key {key} is created and installed.")
         return key
 
     async def _remove_older(self, now: KeysAnswer, key: str) -> tuple[str, ...]:
@@ -100,30 +101,30 @@ class Rotation:
         installed = (each for each in now.keys if each.state is FarmKeyState.INSTALLED)
         older = tuple(each.key_id for each in installed if each.since <= since)
         for each in older:
-            await self._client.remove_key(each, force=self._force)
-            self._report(f"Key {each} is removed.")
+            await self.client.remove_key(each, force=self.force)
+            self.report(f"Key {each} is removed.")
         return older
 
     async def _until(self, what: str, behind: Callable[[KeysAnswer], tuple[str, ...]], standing: str) -> KeysAnswer:
         """Query until all members have confirmed the step; after the timeout end the rotation, unless forced."""
-        deadline = trio.current_time() + self._timeout_s
+        deadline = trio.current_time() + self.timeout_s
         reported: tuple[str, ...] = ()
         while True:
-            now = await self._client.keys()
+            now = await self.client.keys()
             missing = tuple(dict.fromkeys(behind(now)))
             if not missing:
-                self._report(f"  {what} at {now.members} of {now.members} members")
+                self.report(f"  {what} at {now.members} of {now.members} members")
                 return now
             if trio.current_time() >= deadline:
                 break
             if missing != reported:
                 reported = missing
-                self._report(
+                self.report(
                     f"  {what} at {now.members - len(missing)} of {now.members} members; missing: {_names(missing)}"
                 )
             await trio.sleep(QUERY_INTERVAL_S)
-        if self._force:
-            self._report(f"  continuing without {_names(missing)}")
+        if self.force:
+            self.report(f"  continuing without {_names(missing)}")
             return now
         if set(missing) <= set(now.unstored or ()):
             raise RotationError(
@@ -134,7 +135,7 @@ class Rotation:
                 " here, and copy that file to it as its key file"
             )
         raise RotationError(
-            f"after {self._timeout_s:g} s {_names(missing)} did not confirm that {what}. {standing}; the farm"
+            f"after {self.timeout_s:g} s {_names(missing)} did not confirm that {what}. {standing}; the farm"
             f" continues to work. Check {_names(missing)} (`garlicfarm members`, `garlicfarm keys list`), then"
             f" {_AGAIN}"
         )

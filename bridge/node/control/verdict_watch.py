@@ -20,6 +20,7 @@ duration, so that checks take at most a hundredth of a processor.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -39,44 +40,39 @@ SHARE: Final = 100
 STUCK_S: Final = 30.0
 
 
+@dataclass(slots=True, eq=False)
 class VerdictWatch:
-    """The watch of one node. `view` is built at each check; `period_s` returns the farm's reporting period."""
+    """The watch of one node. `view` is built at each check, for the `observers` too.
 
-    def __init__(
-        self,
-        view: Callable[[], FarmView],
-        period_s: Callable[[], float],
-        trace: EventLog,
-        alarms: Alarms,
-        observers: Sequence[Callable[[FarmView], None]] = (),
-    ) -> None:
-        """Set the sources; the `observers` get the view of each check."""
-        self._view = view
-        self._period_s = period_s
-        self._observers = observers
-        self._trace = trace
-        self._alarms = alarms
-        self._reported: VerdictView | None = None
-        self._last: VerdictView | None = None
-        self._looked_at = trio.current_time()
-        self._applied = 0
-        self._applied_at = trio.current_time()
+    `period_s` returns the farm's reporting period.
+    """
+
+    view: Callable[[], FarmView]
+    period_s: Callable[[], float]
+    trace: EventLog
+    alarms: Alarms
+    observers: Sequence[Callable[[FarmView], None]] = ()
+    _reported: VerdictView | None = field(default=None, init=False)
+    _last: VerdictView | None = field(default=None, init=False)
+    _looked_at: float = field(default_factory=trio.current_time, init=False)
+    _applied: int = field(default=0, init=False)
+    _applied_at: float = field(default_factory=trio.current_time, init=False)
 
     async def run(self) -> None:
         """Check until canceled."""
         while True:
-            began, cursor, reported = trio.current_time(), self._trace.next_cursor, self._reported
+            began, cursor, reported = trio.current_time(), self.trace.next_cursor, self._reported
             self.check()
             is_quiet = self._reported is reported is not None and reported.kind is VerdictKind.HEALTHY
             earliest_s = (ended := trio.current_time()) + SHARE * (ended - began)
             with trio.move_on_at(began + REST_S - LOOK_S / 2):
-                while is_quiet and self._trace.next_cursor == cursor:
-                    await self._trace.news()
+                while is_quiet and self.trace.next_cursor == cursor:
+                    await self.trace.news()
             await sleep_to_tick(LOOK_S, max(0.0, earliest_s - trio.current_time()))
 
     def check(self) -> None:
         """Check once, and report changes."""
-        view = self._view()
+        view = self.view()
         now = self._looked_at = trio.current_time()
         raft = view.raft
         if raft.applied_index != self._applied or raft.applied_index >= raft.commit_index:
@@ -87,8 +83,8 @@ class VerdictWatch:
         if before is None or before.text != verdict.text:
             self._reported = verdict
             facts = {"verdict": verdict.kind.value, "severity": verdict.severity.value, "text": verdict.text}
-            self._trace.append(VERDICT_CHANGED, facts)
-        for observe in self._observers:
+            self.trace.append(VERDICT_CHANGED, facts)
+        for observe in self.observers:
             observe(view)
 
     def last(self) -> VerdictView | None:
@@ -113,8 +109,8 @@ class VerdictWatch:
         for alarm in (*OF_VERDICTS, *DISAGREEMENT_ALARMS):
             concern = concerns.get(alarm)
             if concern is None:
-                self._alarms.clear(alarm)
+                self.alarms.clear(alarm)
             else:
                 # A concern that may end on its own is reported later: a structure may be in progress.
-                period_s = self._period_s() if concern.advice == NOTHING_TO_DO else 0.0
-                self._alarms.set(alarm, concern.text, concern.advice, period_s=period_s)
+                period_s = self.period_s() if concern.advice == NOTHING_TO_DO else 0.0
+                self.alarms.set(alarm, concern.text, concern.advice, period_s=period_s)

@@ -18,6 +18,7 @@ import json
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 
 import trio
@@ -40,28 +41,21 @@ def clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+@dataclass(slots=True, eq=False)
 class EventLog:
     """A ring of events. `append` never blocks and may be called from anywhere in the trio thread."""
 
-    def __init__(
-        self,
-        node: str,
-        clock_ms: Callable[[], int],
-        capacity_events: int = CAPACITY_EVENTS,
-        on_event: Callable[[TraceEvent], None] = lambda _: None,
-        per_cause_events: int = PER_CAUSE_EVENTS,
-    ) -> None:
-        self._on_event = on_event
-        self._node = node
-        self._clock_ms = clock_ms
-        self._capacity_events = capacity_events
-        self._per_cause_events = per_cause_events
-        self._events: dict[int, tuple[str, bytes]] = {}
-        self._by_cause: defaultdict[str, deque[int]] = defaultdict(deque)
-        self._next = 1
-        self._recent: tuple[int, int, tuple[TraceEvent, ...]] = 0, 0, ()
-        """The arguments and the result of the last call of `recent`."""
-        self._readers = trio.lowlevel.ParkingLot()
+    node: str
+    clock_ms: Callable[[], int]
+    capacity_events: int = CAPACITY_EVENTS
+    on_event: Callable[[TraceEvent], None] = lambda _: None
+    per_cause_events: int = PER_CAUSE_EVENTS
+    _events: dict[int, tuple[str, bytes]] = field(default_factory=dict, init=False)
+    _by_cause: defaultdict[str, deque[int]] = field(default_factory=lambda: defaultdict(deque), init=False)
+    _next: int = field(default=1, init=False)
+    _recent: tuple[int, int, tuple[TraceEvent, ...]] = field(default=(0, 0, ()), init=False)
+    """The arguments and the result of the last call of `recent`."""
+    _readers: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot, init=False)
 
     @property
     def next_cursor(self) -> int:
@@ -73,19 +67,19 @@ class EventLog:
     ) -> TraceEvent:
         """Record an event of this moment."""
         facts = {name: each[:TEXT_LIMIT] if isinstance(each, str) else each for name, each in (data or {}).items()}
-        event = TraceEvent(self._next, self._clock_ms(), log_time_ms, event_type.kind, self._node, facts)
+        event = TraceEvent(self._next, self.clock_ms(), log_time_ms, event_type.kind, self.node, facts)
         self._keep(event)
         self._next += 1
         self._readers.unpark_all()
-        self._on_event(event)
+        self.on_event(event)
         return event
 
     def _keep(self, event: TraceEvent) -> None:
         cause = cause_of(event)
         of_cause = self._by_cause[cause]
-        if len(of_cause) >= self._per_cause_events:
+        if len(of_cause) >= self.per_cause_events:
             del self._events[of_cause.popleft()]
-        elif len(self._events) >= self._capacity_events:
+        elif len(self._events) >= self.capacity_events:
             oldest = next(iter(self._events))
             oldest_cause, _ = self._events.pop(oldest)
             self._by_cause[oldest_cause].popleft()
@@ -132,7 +126,7 @@ class EventLog:
             yield cursor
 
     def _unpacked(self, cursors: Iterable[int]) -> tuple[TraceEvent, ...]:
-        return tuple(_event(self._node, cursor, self._events[cursor][1]) for cursor in cursors)
+        return tuple(_event(self.node, cursor, self._events[cursor][1]) for cursor in cursors)
 
 
 def cause_of(event: TraceEvent) -> str:

@@ -12,6 +12,7 @@ the farm's level still does not rise, the leader withholds it. So each node chec
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -32,41 +33,34 @@ LOOK_EVERY_S: Final = 1.0
 PATIENCE_S: Final = 6 * 3600.0
 
 
+@dataclass(slots=True, eq=False)
 class LevelRaising:
     """The level raising of one node, while it is a server of a farm. `run` it once."""
 
-    def __init__(
-        self,
-        replica: Replica,
-        member_directory: MemberDirectory,
-        state: Callable[[], FarmState],
-        signer: EntrySigner,
-        alarms: Alarms,
-    ) -> None:
-        self._replica = replica
-        self._member_directory = member_directory
-        self._state = state
-        self._signer = signer
-        self._alarms = alarms
-        self._level = 0
-        self._since_s = 0.0
+    replica: Replica
+    member_directory: MemberDirectory
+    state: Callable[[], FarmState]
+    signer: EntrySigner
+    alarms: Alarms
+    _level: int = field(default=0, init=False)
+    _since_s: float = field(default=0.0, init=False)
 
     async def run(self) -> None:
         """Work until the farm has the highest level that this node supports: levels never fall."""
         while True:
             await sleep_to_tick(LOOK_EVERY_S)
-            if self._state().level >= SUPPORTED_LEVEL:
-                self._alarms.clear(FEATURE_LEVEL)
+            if self.state().level >= SUPPORTED_LEVEL:
+                self.alarms.clear(FEATURE_LEVEL)
                 return
             announced = self.announced()
             self._review(announced)
-            level = next_level(self._state().level, announced.values()) if self._replica.leads else None
+            level = next_level(self.state().level, announced.values()) if self.replica.leads else None
             if level is not None:
                 await self._propose(level)
 
     def announced(self) -> Mapping[int, int | None]:
         """Return the level that each voter announces, by Raft id; None for a voter without a known announcement."""
-        return announced_levels(self._replica, self._state(), self._member_directory)
+        return announced_levels(self.replica, self.state(), self.member_directory)
 
     def obstacle(self, holding: Collection[int]) -> str:
         """Return why the farm stays at its level, with the levels that these voters announce."""
@@ -74,31 +68,31 @@ class LevelRaising:
 
     async def _propose(self, level: Level) -> None:
         with suppress(ServerStoppedError, ServerBusyError):
-            answer = await self._replica.server.propose((self._signer.sign(encode(level)),))
+            answer = await self.replica.server.propose((self.signer.sign(encode(level)),))
             if answer.position is not None:
-                await self._replica.server.wait_applied(answer.position.index)
+                await self.replica.server.wait_applied(answer.position.index)
 
     def _review(self, announced: Mapping[int, int | None]) -> None:
-        state, now_s = self._state(), trio.current_time()
+        state, now_s = self.state(), trio.current_time()
         if state.level != self._level:
             self._level, self._since_s = state.level, now_s
         if now_s - self._since_s < PATIENCE_S:
-            self._alarms.clear(FEATURE_LEVEL)
+            self.alarms.clear(FEATURE_LEVEL)
             return
         blocking = holding_back(state.level, announced)
         if blocking:
-            self._alarms.set(FEATURE_LEVEL, self._obstacle({each: announced[each] for each in blocking}))
+            self.alarms.set(FEATURE_LEVEL, self._obstacle({each: announced[each] for each in blocking}))
             return
-        leader = self._replica.server.role.leader
+        leader = self.replica.server.role.leader
         if leader is not None:
             name = server_name(state.admitted, integer_id(leader))
             text = (
                 f"the farm stays at feature level {state.level}: each voter supports more, and the leader, {name}, does"
             )
-            self._alarms.set(FEATURE_LEVEL, f"{text} not raise it")
+            self.alarms.set(FEATURE_LEVEL, f"{text} not raise it")
 
     def _obstacle(self, levels: Mapping[int, int | None]) -> str:
-        state = self._state()
+        state = self.state()
         named = {server_name(state.admitted, each): level for each, level in levels.items()}
         return level_obstacle(state.level, named)
 

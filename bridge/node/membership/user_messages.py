@@ -16,6 +16,7 @@ a name of at most 32 printable characters and a payload of at most 512 bytes.
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -33,23 +34,18 @@ RESERVED_PREFIX: Final = "gossip:"
 """Prefix of names of messages that gossip itself sends."""
 
 
+@dataclass(slots=True, eq=False)
 class UserMessages:
-    """The messages of one node's operators and of other nodes."""
+    """The messages of one node's operators and of other nodes.
 
-    def __init__(
-        self,
-        provider: MembershipProvider,
-        member_directory: MemberDirectory,
-        trace: EventLog,
-        answers: Mapping[str, Callable[[], str]],
-        quiet: Collection[str] = (),
-    ) -> None:
-        """Set the functions that make replies by query, and the `quiet` queries that nodes send themselves."""
-        self._quiet = quiet
-        self._provider = provider
-        self._member_directory = member_directory
-        self._trace = trace
-        self._answers = answers
+    `answers` has the functions that make replies by query, and `quiet` the queries that nodes send themselves.
+    """
+
+    provider: MembershipProvider
+    member_directory: MemberDirectory
+    trace: EventLog
+    answers: Mapping[str, Callable[[], str]]
+    quiet: Collection[str] = ()
 
     # -- messages of this node's operators -----------------------------------------------------------------------------
 
@@ -66,11 +62,11 @@ class UserMessages:
         """Send a query; return when every running node has replied, or after the timeout."""
         group, body = self._group(name), payload.encode()
         found = {group.node_id: own} if (own := self._answer(name)) is not None else {}
-        directory = self._member_directory
+        directory = self.member_directory
         awaited = directory.reachable()
         try:
             async with group.query(name, body, timeout_s) as answers:
-                if name not in self._quiet:
+                if name not in self.quiet:
                     self._note_query(name, body, group.node_id, answered=own is not None)
                 with trio.move_on_after(timeout_s), suppress(trio.EndOfChannel):
                     while not found.keys() >= awaited:
@@ -86,12 +82,12 @@ class UserMessages:
         return QueryAnswer(name, tuple(sorted(views, key=lambda each: (each.node, each.id))), tuple(silent))
 
     def _group(self, name: str) -> Group:
-        if not isinstance(self._provider, Group):
+        if not isinstance(self.provider, Group):
             text = 'with transport = "i2p" gossip does not carry messages: query the other nodes one by one'
             raise Refused(409, "no-gossip", text)
         if name.startswith(RESERVED_PREFIX):
             raise Refused(400, "bad-request", f"names that begin with {RESERVED_PREFIX} are for gossip itself")
-        return self._provider
+        return self.provider
 
     # -- messages of other nodes ---------------------------------------------------------------------------------------
 
@@ -102,26 +98,26 @@ class UserMessages:
     def query_received(self, query: Query) -> None:
         """Reply to another node's query if this node supports it; append it to the trace, except `clock` and `view`."""
         answer = self._answer(query.name)
-        if answer is not None and isinstance(self._provider, Group):
+        if answer is not None and isinstance(self.provider, Group):
             try:
-                self._provider.answer(query, answer)
+                self.provider.answer(query, answer)
             except BusyError:
                 answer = None
-        if query.name not in self._quiet:
+        if query.name not in self.quiet:
             self._note_query(query.name, query.body, query.message_id.origin, answered=answer is not None)
 
     def _answer(self, name: str) -> bytes | None:
-        answer = self._answers.get(name)
+        answer = self.answers.get(name)
         return None if answer is None else answer().encode()
 
     def _note_event(self, name: str, body: bytes, sender: NodeId) -> None:
-        facts = {"name": printable(name), "payload": _text(body), "from": self._member_directory.name_of(sender)}
-        self._trace.append(USER_EVENT, facts)
+        facts = {"name": printable(name), "payload": _text(body), "from": self.member_directory.name_of(sender)}
+        self.trace.append(USER_EVENT, facts)
 
     def _note_query(self, name: str, body: bytes, sender: NodeId, *, answered: bool) -> None:
-        sender_name = self._member_directory.name_of(sender)
+        sender_name = self.member_directory.name_of(sender)
         facts: dict[str, Scalar] = {"name": printable(name), "payload": _text(body), "from": sender_name}
-        self._trace.append(QUERY, {**facts, "answered": answered})
+        self.trace.append(QUERY, {**facts, "answered": answered})
 
 
 def _text(body: bytes) -> str:
