@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import trio
+from msgspec import structs
 
 from bridge.api.control import Refused
 from bridge.api.entry_words import Names, entry_words
@@ -132,12 +133,7 @@ def _events(page: EventPage) -> bytes:
     lost = _event("lost", str(page.lost).encode()) if page.lost else b""
     sent = (
         DescribedEvent(
-            cursor=each.cursor,
-            time_ms=each.time_ms,
-            log_time_ms=each.log_time_ms,
-            kind=each.kind,
-            node=each.node,
-            data=each.data,
+            **structs.asdict(each),
             text=story_line(each),
             severity=event_severity(each),
         )
