@@ -21,7 +21,7 @@ from bridge.api.outputs import BundleOutput, Check, CheckResult, ConfigurationOu
 from bridge.cli.failure import fail, failures
 from bridge.cli.founding.starting import as_reader
 from bridge.cli.options import directory_path, file_path, json_option
-from bridge.cli.printing import echo, print_json
+from bridge.cli.printing import echo, end_with_json, print_json
 from bridge.node.doctor.checks import check_machine
 from bridge.node.security.farm_keys import with_stored_keys
 from bridge.node.security.key_files import (
@@ -64,9 +64,7 @@ def show(path: Path, *, as_json: bool) -> None:
     with failures(*WRONG):
         configuration = load_configuration(path)
     settings = written(configuration)
-    if as_json:
-        print_json(ConfigurationOutput(settings))
-        return
+    end_with_json(ConfigurationOutput(settings), as_json=as_json)
     for line in toml_text(settings).splitlines():
         echo(line)
     for kind, each in (
@@ -93,11 +91,9 @@ def export(path: Path, bundle: Path, *, as_json: bool) -> None:
         masters = tuple((_destination(each.signing_key, each.destination), each.publish.value) for each in configured)
         settings = shared_settings(tomllib.loads(path.read_text(encoding="utf-8")), masters)
         write_private_file(bundle, bundle_text(farm_key, settings))
-    if as_json:
-        print_json(BundleOutput(str(bundle), farm_key.label.hex(), settings))
-    else:
-        echo(f"{bundle} holds the farm key and the shared settings; any node that has this file can join the farm.")
-        echo(f"On each node: garlicfarm config import {bundle.name} DIRECTORY")
+    end_with_json(BundleOutput(str(bundle), farm_key.label.hex(), settings), as_json=as_json)
+    echo(f"{bundle} holds the farm key and the shared settings; any node that has this file can join the farm.")
+    echo(f"On each node: garlicfarm config import {bundle.name} DIRECTORY")
 
 
 def _destination(signing_key: Path | None, destination: Destination | None) -> str:
@@ -150,10 +146,8 @@ def import_bundle(
         if not key_file.exists():
             save_farm_key(key_file, farm_key)
         replace_file(node, toml_text(made).encode())
-    if as_json:
-        print_json(ImportOutput(str(node), str(key_file), farm_key.label.hex()))
-    else:
-        echo(f"{node} is ready: garlicfarm doctor --config {node}, then garlicfarm run --config {node}")
+    end_with_json(ImportOutput(str(node), str(key_file), farm_key.label.hex()), as_json=as_json)
+    echo(f"{node} is ready: garlicfarm doctor --config {node}, then garlicfarm run --config {node}")
 
 
 def _sign_with(made: dict[str, Any], keys: tuple[Path, ...]) -> None:

@@ -35,7 +35,7 @@ from bridge.cli.failure import fail
 from bridge.cli.help.completion import complete_server
 from bridge.cli.node_queries import call_current, call_node, node_option, patient_node_option
 from bridge.cli.options import NumberRange, json_option, output_options, timeout_option, watchable, yes_option
-from bridge.cli.printing import echo, print_facts, print_json, print_table
+from bridge.cli.printing import echo, end_with_json, print_facts, print_table
 from bridge.cli.publish import confirm_order, submit_command
 from bridge.core.membership.admission import server_label
 
@@ -49,22 +49,21 @@ POLL_SECONDS = 0.3
 def farm(node: str | None, *, as_json: bool) -> None:
     """Show the replicated state of the farm: reports, candidates, leaves, weights, publications."""
     view = call_current(node, VIEW)
-    if as_json:
-        print_json(
-            FarmOutput(
-                cluster=view.farm.cluster,
-                log_time_ms=view.raft.log_time_ms,
-                applied_index=view.raft.applied_index,
-                leader_id=view.raft.leader_id,
-                voters=view.raft.voters,
-                learners=view.raft.learners,
-                publishing=view.publishing,
-                reports=view.reports,
-                weights=view.weights,
-                removed=view.removed,
-            )
-        )
-        return
+    end_with_json(
+        FarmOutput(
+            cluster=view.farm.cluster,
+            log_time_ms=view.raft.log_time_ms,
+            applied_index=view.raft.applied_index,
+            leader_id=view.raft.leader_id,
+            voters=view.raft.voters,
+            learners=view.raft.learners,
+            publishing=view.publishing,
+            reports=view.reports,
+            weights=view.weights,
+            removed=view.removed,
+        ),
+        as_json=as_json,
+    )
     print_facts(_head(view))
     echo()
     _print_reports(view)
@@ -210,22 +209,20 @@ def _show_servers(view: FarmView, *, as_json: bool) -> None:
     lags = {each.raft_id: each.lag_entries for each in raft.followers}
     reports = {each.raft_id: each for each in view.reports}
     losses = loss_of_each(view)
-    if as_json:
-        listed = tuple(
-            ServerView(
-                each.raft_id,
-                each.endpoint,
-                each.name,
-                role=role,
-                leads=each.raft_id == raft.leader_id,
-                lag_entries=lags.get(each.raft_id),
-                report_age_ms=reports[each.raft_id].age_ms if each.raft_id in reports else None,
-                loss=losses[each.raft_id],
-            )
-            for each, role in roles
+    listed = tuple(
+        ServerView(
+            each.raft_id,
+            each.endpoint,
+            each.name,
+            role=role,
+            leads=each.raft_id == raft.leader_id,
+            lag_entries=lags.get(each.raft_id),
+            report_age_ms=reports[each.raft_id].age_ms if each.raft_id in reports else None,
+            loss=losses[each.raft_id],
         )
-        print_json(ServersOutput(listed, view.removed, raft.waits))
-        return
+        for each, role in roles
+    )
+    end_with_json(ServersOutput(listed, view.removed, raft.waits), as_json=as_json)
     # Only the leader knows the lags of its followers.
     knows_lags = bool(raft.followers)
     rows = [

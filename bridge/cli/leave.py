@@ -24,7 +24,7 @@ from bridge.cli.failure import confirm, fail
 from bridge.cli.help.completion import complete_server
 from bridge.cli.node_queries import call_node, node_option, query_node
 from bridge.cli.options import json_option, yes_option
-from bridge.cli.printing import echo, print_json
+from bridge.cli.printing import echo, end_with_json
 from bridge.core.formation.founding import CLUSTER_ID_BYTES
 from bridge.node.control.client import ControlClient
 
@@ -42,10 +42,8 @@ def leave(node: str | None, *, yes: bool, as_json: bool) -> None:
     name = query_node(node, _name)
     confirm(f"Make {name} leave the farm and stop until you start it again?", yes=yes)
     query_node(node, ControlClient.leave)
-    if as_json:
-        print_json(LeaveOutput(leaving=True, node=name))
-    else:
-        echo(f"{name} leaves the farm and stops.")
+    end_with_json(LeaveOutput(leaving=True, node=name), as_json=as_json)
+    echo(f"{name} leaves the farm and stops.")
 
 
 @click.command()
@@ -57,10 +55,8 @@ def withdraw(node: str | None, *, yes: bool, as_json: bool) -> None:
     name = query_node(node, _name)
     confirm(f"Withdraw the promise and the endorsement of {name}, so that it searches for founders again?", yes=yes)
     call_node(node, WITHDRAW)
-    if as_json:
-        print_json(WithdrawOutput(withdrawn=True, node=name))
-    else:
-        echo(f"{name} has withdrawn its promise and searches for founders again.")
+    end_with_json(WithdrawOutput(withdrawn=True, node=name), as_json=as_json)
+    echo(f"{name} has withdrawn its promise and searches for founders again.")
 
 
 @click.command("confirm-cluster")
@@ -81,10 +77,8 @@ def confirm_cluster(cluster_id: str, node: str | None, *, as_json: bool) -> None
         return await _name(client)
 
     name = query_node(node, confirm_it)
-    if as_json:
-        print_json(ConfirmClusterOutput(cluster_id, name))
-    else:
-        echo(f"{name} joins cluster {cluster_id}, and no other.")
+    end_with_json(ConfirmClusterOutput(cluster_id, name), as_json=as_json)
+    echo(f"{name} joins cluster {cluster_id}, and no other.")
 
 
 @click.command()
@@ -104,7 +98,5 @@ def transfer(successor: str | None, to: str | None, node: str | None, *, as_json
         return await client.transfer(successor or to)
 
     leader = query_node(node, hand_over)
-    if as_json:
-        print_json(LeaderAnswer(leader))
-    else:
-        echo(f"{leader} is now the leader.")
+    end_with_json(LeaderAnswer(leader), as_json=as_json)
+    echo(f"{leader} is now the leader.")

@@ -14,7 +14,7 @@ from bridge.api.printable import clock_text
 from bridge.api.requests import CommandRequest, CorrectionOrder
 from bridge.cli.node_queries import call_current, node_option
 from bridge.cli.options import json_option, watchable, yes_option
-from bridge.cli.printing import echo, print_facts, print_json, print_table
+from bridge.cli.printing import echo, end_with_json, print_facts, print_table
 from bridge.cli.publish import confirm_order, submit_command
 from bridge.core.farm.clock_alarms import seconds_off
 
@@ -31,9 +31,7 @@ def log_time() -> None:
 def show(node: str | None, *, as_json: bool) -> None:
     """Show log time, and compare each server's clock with the clocks of a majority."""
     answer = call_current(node, LOG_TIME)
-    if as_json:
-        print_json(answer)
-        return
+    end_with_json(answer, as_json=as_json)
     print_facts(_facts(answer))
     echo()
     rows = [(f"{each.name} ({each.raft_id})", "yes" if each.voter else "no", _offset(each)) for each in answer.clocks]

@@ -22,7 +22,7 @@ from bridge.cli.failure import fail, failures
 from bridge.cli.help.completion import complete_member
 from bridge.cli.node_queries import call_current, confirm_checked, node_option, nodes_option, query_leader
 from bridge.cli.options import json_option, watchable, yes_option
-from bridge.cli.printing import echo, print_json, print_table
+from bridge.cli.printing import echo, end_with_json, print_table
 from bridge.cli.publish import confirm_order, submit_command
 from bridge.core.log.records import Scope
 from bridge.node.security.key_files import KeyFileError, load_public_client_key
@@ -40,9 +40,7 @@ def node() -> None:
 def list_nodes(node: str | None, *, as_json: bool) -> None:
     """Show every identity in the log or in gossip: its name, Raft id and status."""
     found = call_current(node, NODES)
-    if as_json:
-        print_json(found)
-        return
+    end_with_json(found, as_json=as_json)
     rows = [
         (
             each.id,
@@ -78,9 +76,7 @@ def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> 
     question = f"Approve {which}, and permanently retire another identity that has its name?"
     confirm_checked(ask, NODES_APPROVE, order, question, yes=yes)
     done = ask(lambda client: client.call(NODES_APPROVE, order))
-    if as_json:
-        print_json(done)
-        return
+    end_with_json(done, as_json=as_json)
     echo(f"{done.name} is the identity {done.id} from here on, server {done.raft_id}.")
     if done.retired is not None:
         retired = f"{done.retired.id} (server {done.retired.raft_id})"
@@ -102,9 +98,7 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
     ask, order = partial(query_leader, nodes), NodeRequest(which, force)
     confirm_checked(ask, NODES_EVICT, order, f"Evict {which} permanently, and replace all keys of the farm?", yes=yes)
     done = ask(lambda client: client.call(NODES_EVICT, order))
-    if as_json:
-        print_json(done)
-        return
+    end_with_json(done, as_json=as_json)
     who = done.name or done.id
     if done.keys_replaced:
         echo(f"{who} is evicted. The farm's keys are replaced (era {done.era}),")
@@ -152,9 +146,7 @@ def _print_client_keys(done: NodeEvicted) -> None:
 def list_clients(node: str | None, *, as_json: bool) -> None:
     """Show all client keys, removed ones included, and their scopes."""
     found = call_current(node, NODES)
-    if as_json:
-        print_json(ClientsOutput(found.clients))
-        return
+    end_with_json(ClientsOutput(found.clients), as_json=as_json)
     rows = [
         (
             each.id,

@@ -166,6 +166,13 @@ def print_json(document: "Struct") -> None:
     click.echo(_encodable_json(json_text(msgspec.json.format(_encoded(document), indent=2).decode())))
 
 
+def end_with_json(document: "Struct", *, as_json: bool) -> None:
+    """Print the document as JSON and end the command, if the command has `--json`."""
+    if as_json:
+        print_json(document)
+        sys.exit()
+
+
 def print_json_line(document: "Struct") -> None:
     """Print a document as one line of JSON."""
     _put(_encodable_json(json_text(_encoded(document).decode())), err=False)

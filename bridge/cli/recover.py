@@ -26,7 +26,7 @@ from bridge.api.printable import clock_text
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.node_queries import node_option, query_current
 from bridge.cli.options import directory_path, json_option, yes_option
-from bridge.cli.printing import echo, print_json
+from bridge.cli.printing import echo, end_with_json
 from bridge.core.formation.founding import FormationState, Founding
 from bridge.core.membership.eviction import LAST_ERA
 from bridge.core.state.recovery import FIRST_TERM, Reset, refused_until_s
@@ -132,9 +132,7 @@ def recover(
             era = 0 if reset.era else farm_key.era
             filed = replace(farm_key, cluster_id=plan.new_cluster_id, era=era)
             replace_farm_key(key_file, with_stored_keys(filed, plan.state_dir), earlier=reset.era)
-    if as_json:
-        print_json(_output(plan, recovered=True))
-        return
+    end_with_json(_output(plan, recovered=True), as_json=as_json)
     echo(f"Created cluster {plan.new_cluster_id.hex()}. Start the node in {plan.state_dir}; it is the only voter.")
     if plan.aside is None:
         echo("It is a new node: give it the current farm key file, its signing key and its leaves.")
@@ -157,11 +155,9 @@ def _usable_key(key_file: Path, state_dir: Path, *, dry_run: bool) -> FarmKey:
 
 
 def _show(plan: RecoveryPlan, *, as_json: bool) -> None:
-    if as_json:
-        print_json(_output(plan, recovered=False))
-    else:
-        _explain(plan)
-        echo("Nothing was changed.")
+    end_with_json(_output(plan, recovered=False), as_json=as_json)
+    _explain(plan)
+    echo("Nothing was changed.")
 
 
 def _plan(source: Path, new: Path | None, cut_after: int | None, reset: Reset) -> RecoveryPlan:
@@ -296,9 +292,9 @@ def backup(target: Path, source: Path | None, node: str | None, *, as_json: bool
     except OSError as error:
         fail(f"{path} cannot be written: {error.strerror or error}{access_advice(path, error)}")
     head = made.head
-    if as_json:
-        print_json(BackupOutput(str(path), head.cluster_id.hex(), head.last.index, head.last.term, len(content)))
-        return
+    end_with_json(
+        BackupOutput(str(path), head.cluster_id.hex(), head.last.index, head.last.term, len(content)), as_json=as_json
+    )
     echo(f"{path}: cluster {head.cluster_id.hex()} after entry {head.last.index}, {len(content)} bytes.")
     echo("It does not contain keys: keep the farm key file and the master key separately.")
 
@@ -330,9 +326,7 @@ def restore(source: Path, state_dir: Path, *, as_json: bool) -> None:
         _make_anew(source, state_dir, as_json=as_json)
         return
     _make(state_dir, farm.founding)
-    if as_json:
-        print_json(RestoreOutput(str(state_dir), farm.cluster_id.hex(), farm.last.index))
-        return
+    end_with_json(RestoreOutput(str(state_dir), farm.cluster_id.hex(), farm.last.index), as_json=as_json)
     echo(f"{state_dir} belongs to cluster {farm.cluster_id.hex()}, not to a node yet.")
     echo("Start a node with it and with the current farm key file; the node gets a new identity and a new Raft id.")
     echo("If it keeps the name of a lost node, at the leader:  garlicfarm node approve NAME")
@@ -358,9 +352,9 @@ def _make_anew(source: Path, state_dir: Path, *, as_json: bool) -> None:
         plan = trio.run(plan_recovery_of_backup, source.absolute(), state_dir.absolute())
         trio.run(carry_out, plan)
     cluster_id, survivor = plan.new_cluster_id.hex(), plan.survivor
-    if as_json:
-        print_json(RestoreOutput(str(state_dir), cluster_id, survivor.last.index, survivor.cluster_id.hex()))
-        return
+    end_with_json(
+        RestoreOutput(str(state_dir), cluster_id, survivor.last.index, survivor.cluster_id.hex()), as_json=as_json
+    )
     echo(
         f"{source} belongs to cluster {survivor.cluster_id.hex()}, which an old version created. Nodes cannot verify"
         " it."

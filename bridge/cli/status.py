@@ -38,7 +38,7 @@ from bridge.api.words import (
 from bridge.cli.events.all_nodes import show_perspectives, show_round_trips
 from bridge.cli.node_queries import call_node, node_option
 from bridge.cli.options import output_options, watchable
-from bridge.cli.printing import echo, print_facts, print_json, print_table
+from bridge.cli.printing import echo, end_with_json, print_facts, print_json, print_table
 from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
 
@@ -221,9 +221,7 @@ def members(node: str | None, *, matrix: bool, all_nodes: bool, as_json: bool) -
         show_round_trips(node, as_json=as_json)
         return
     ordered = by_name(call_node(node, VIEW).members)
-    if as_json:
-        print_json(MembersOutput(tuple(ordered)))
-        return
+    end_with_json(MembersOutput(tuple(ordered)), as_json=as_json)
     columns = MEMBER_COLUMNS.values()
     headings = [each.heading for each in columns]
     print_table(headings, [[each.text(member) for each in columns] for member in ordered])

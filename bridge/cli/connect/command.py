@@ -23,7 +23,7 @@ from bridge.cli.connect.links import LinkLine, LinksError, checked_links, read_l
 from bridge.cli.connect.screen import link_label, print_client_status
 from bridge.cli.failure import fail, failures, interruptible
 from bridge.cli.options import NumberRange, directory_path, file_path, json_option
-from bridge.cli.printing import echo, print_json
+from bridge.cli.printing import echo, end_with_json
 from bridge.cli.serving.server_command import on_signals, run_server
 from bridge.cli.serving.stop_deadline import StopDeadline
 from bridge.connect import DEFAULT_PATIENCE_S, HOPS_MAX, ConnectError, FarmClient
@@ -193,10 +193,8 @@ def _show_status(path: Path, *, as_json: bool) -> None:
         found = decode(page, ClientStatus)
     except DocumentError as error:
         fail(f"the client at {path} runs another version: {error}")
-    if as_json:
-        print_json(found)
-    else:
-        print_client_status(found)
+    end_with_json(found, as_json=as_json)
+    print_client_status(found)
 
 
 async def _forward_stdio(options: ClientOptions) -> None:

@@ -8,7 +8,7 @@ from bridge.api.outputs import RoundTripsOutput, RoundTripView
 from bridge.api.printable import duration, known, milliseconds_text
 from bridge.api.requests import QUERY_TIMEOUT_MS, QueryRequest
 from bridge.cli.node_queries import call_node, query_node
-from bridge.cli.printing import echo, print_json, print_table
+from bridge.cli.printing import echo, end_with_json, print_table
 from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ControlClient
 from bridge.wire.membership.round_trips import ROUND_TRIPS_QUERY, read_round_trips
@@ -17,9 +17,7 @@ from bridge.wire.membership.round_trips import ROUND_TRIPS_QUERY, read_round_tri
 def show_perspectives(node: str | None, *, as_json: bool) -> None:
     """Print one line for each node, then the disagreements."""
     found = call_node(node, VIEWS)
-    if as_json:
-        print_json(found)
-        return
+    end_with_json(found, as_json=as_json)
     rows = [_row(each) for each in found.nodes]
     print_table(("NODE", "REPLIED", "VERDICT", "LEADER", "TERM", "COMMIT", "SERVERS IT SEES"), rows)
     echo()
@@ -65,9 +63,7 @@ async def _round_trips(client: ControlClient) -> RoundTripsOutput:
 def show_round_trips(node: str | None, *, as_json: bool) -> None:
     """Print the round-trip times between all nodes."""
     found = query_node(node, _round_trips)
-    if as_json:
-        print_json(found)
-        return
+    end_with_json(found, as_json=as_json)
     by_pair = {(each.node, each.peer): each.rtt_ms for each in found.round_trips}
     nodes = sorted({each.node for each in found.round_trips}, key=lambda name: (len(name), name))
     peers = sorted({each.peer for each in found.round_trips}, key=lambda name: (len(name), name))

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -28,7 +29,7 @@ import trio
 from msgspec import Struct, field
 
 from bridge import VERSION
-from bridge.api.control_routes import DEBUG, DEBUG_SECONDS_MAX, HISTORY, VIEWS
+from bridge.api.control_routes import CLUSTER, DEBUG, DEBUG_SECONDS_MAX, HISTORY, NODES, VIEWS, Route
 from bridge.api.debug import DebugAnswer, DebugAnswered, DebugOutput, DebugSilent
 from bridge.api.json import DocumentError, encode
 from bridge.api.observations.history import HOURS_DEFAULT
@@ -37,7 +38,7 @@ from bridge.api.view import FarmView
 from bridge.cli.failure import fail, failures, reason_of
 from bridge.cli.node_queries import answer_timeout_s, find_named_nodes, find_nodes, nodes_option
 from bridge.cli.options import file_path, json_option
-from bridge.cli.printing import echo, print_json
+from bridge.cli.printing import echo, end_with_json
 from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.control.connections.node_address import NodeAddress
@@ -107,10 +108,8 @@ def debug(*, output: Path | None, seconds: int, nodes: tuple[str, ...], as_json:
             fail(f"{path}: {error.strerror or reason_of(error)}; no file was left there")
         raise
     found = msgspec.structs.replace(found, bytes=size)
-    if as_json:
-        print_json(found)
-    else:
-        _print_summary(found)
+    end_with_json(found, as_json=as_json)
+    _print_summary(found)
 
 
 def _gather(addresses: Sequence[NodeAddress], seconds: int, name: str) -> _DebugBundle:
@@ -168,12 +167,12 @@ def _put(bundle: _DebugBundle, missing: list[str], file: str, content: bytes) ->
         missing.append(f"{file}: the file would be larger than {BUNDLE_MOST_BYTES} bytes")
 
 
-async def _cluster(client: ControlClient) -> bytes:
-    return encode(await client.cluster())
+def _answer(route: Route[Any], **query: int) -> Callable[[ControlClient], Awaitable[bytes]]:
+    async def question(client: ControlClient) -> bytes:
+        answer: Struct = await client.call(route, query=query)
+        return encode(answer)
 
-
-async def _identities(client: ControlClient) -> bytes:
-    return encode(await client.nodes())
+    return question
 
 
 async def _metrics(client: ControlClient) -> bytes:
@@ -190,23 +189,13 @@ async def _events(client: ControlClient) -> bytes:
         lines += [encode(each) for each in page.events]
 
 
-async def _history(client: ControlClient) -> bytes:
-    found = await client.call(HISTORY, query={"hours": HOURS_DEFAULT})
-    return encode(found)
-
-
-async def _perspectives(client: ControlClient) -> bytes:
-    found = await client.call(VIEWS)
-    return encode(found)
-
-
 _QUESTIONS: dict[str, Callable[[ControlClient], Awaitable[bytes]]] = {
-    "cluster.json": _cluster,
-    "nodes.json": _identities,
+    "cluster.json": _answer(CLUSTER),
+    "nodes.json": _answer(NODES),
     "metrics.txt": _metrics,
     "events.jsonl": _events,
-    "history.json": _history,
-    "views.json": _perspectives,
+    "history.json": _answer(HISTORY, hours=HOURS_DEFAULT),
+    "views.json": _answer(VIEWS),
 }
 
 

@@ -17,7 +17,7 @@ from bridge.api.requests import QUERY_TIMEOUT_LIMIT_MS, QUERY_TIMEOUT_MS, EventR
 from bridge.api.trace import EventPage, TraceEvent
 from bridge.cli.node_queries import call_node, node_option, patient_node_option, query_node
 from bridge.cli.options import DashedCommand, json_option, timeout_option, watch_option
-from bridge.cli.printing import echo, print_json, print_json_line, print_table
+from bridge.cli.printing import echo, end_with_json, print_json_line, print_table
 from bridge.node.control.client import ControlClient
 
 FOLLOW_WAIT_MS = 10_000
@@ -36,10 +36,8 @@ def event(name: str, payload: str, node: str | None, *, as_json: bool) -> None:
     NAME has at most 32 characters, PAYLOAD at most 512 bytes. An event that a node misses is not repeated.
     """
     answer = call_node(node, EVENT, EventRequest(name, payload))
-    if as_json:
-        print_json(answer)
-    else:
-        echo(f"The event {name} is on its way to all nodes.")
+    end_with_json(answer, as_json=as_json)
+    echo(f"The event {name} is on its way to all nodes.")
 
 
 @click.command(cls=DashedCommand)
@@ -58,10 +56,8 @@ def query(name: str, payload: str, node: str | None, *, timeout_s: float, as_jso
     """
     request = QueryRequest(name, payload, round(timeout_s * 1000))
     answer = query_node(node, lambda client: client.query(request))
-    if as_json:
-        print_json(answer)
-    else:
-        _print_answers(answer)
+    end_with_json(answer, as_json=as_json)
+    _print_answers(answer)
 
 
 def _print_answers(answer: QueryAnswer) -> None:
@@ -87,12 +83,10 @@ def events(*, kinds: tuple[str, ...], limit: int, follow: bool, node: str | None
         query_node(node, lambda client: _follow(client, kinds, limit, as_json=as_json))
         return
     page = query_node(node, lambda client: _recent(client, kinds, limit))
-    if as_json:
-        print_json(page)
-    else:
-        for each in page.events:
-            echo(_line(each))
-        _report_if_empty(page, kinds)
+    end_with_json(page, as_json=as_json)
+    for each in page.events:
+        echo(_line(each))
+    _report_if_empty(page, kinds)
 
 
 async def _recent(client: ControlClient, kinds: tuple[str, ...], limit: int) -> EventPage:

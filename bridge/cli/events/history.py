@@ -26,7 +26,7 @@ from bridge.api.view import Severity
 from bridge.cli.failure import failures
 from bridge.cli.node_queries import node_option, query_node
 from bridge.cli.options import directory_path, json_option, moment_ms, watchable
-from bridge.cli.printing import echo, echo_parts, print_json, terminal_columns
+from bridge.cli.printing import echo, echo_parts, end_with_json, terminal_columns
 from bridge.core.history.timeline import read
 from bridge.node.history.history_file import FILE_NAME, HistoryFileError, read_history
 
@@ -74,11 +74,9 @@ def history(hours: int | None, since: str | None, state_dir: Path | None, node: 
             found = _stored(state_dir, length)
     if since_ms is not None:
         found = part_since(found, since_ms)
-    if as_json:
-        print_json(found)
-    else:
-        _print_strips(found, is_fitted=hours is None and since_ms is None)
-        _print_incidents(found, "until now" if state_dir is None else "to the end")
+    end_with_json(found, as_json=as_json)
+    _print_strips(found, is_fitted=hours is None and since_ms is None)
+    _print_incidents(found, "until now" if state_dir is None else "to the end")
 
 
 def _hours_since(since_ms: int) -> int:

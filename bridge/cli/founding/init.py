@@ -27,7 +27,7 @@ from bridge.cli.founding.new_files import (
     write_files,
 )
 from bridge.cli.founding.starting import as_node_user, node_farm_key, start_node
-from bridge.cli.founding.token_screen import join_command, print_token
+from bridge.cli.founding.token_screen import join_command, minutes_option, print_token
 from bridge.cli.keys.master import DEFAULT_FILE, make_master, present_s, print_master
 from bridge.cli.keys.master import WRONG as MASTER_WRONG
 from bridge.cli.options import file_path, json_option, yes_option
@@ -35,8 +35,6 @@ from bridge.cli.printing import ask_yes_or_no, echo, print_json
 from bridge.cli.router.attaching import offer_router
 from bridge.cli.run import loaded_when_addressed
 from bridge.node.inviting.invitations import (
-    LIFETIME_DEFAULT_S,
-    LIFETIME_LIMIT_S,
     Invitations,
     UnusableInvitationsError,
 )
@@ -74,13 +72,7 @@ WRONG: Final = (
 )
 @click.option("--name", help="The name of this node (default: the host's name).")
 @click.option("--bind", metavar="HOST:PORT", help="The address of gossip, if the default is wrong.")
-@click.option(
-    "--minutes",
-    default=LIFETIME_DEFAULT_S // 60,
-    show_default=True,
-    type=click.IntRange(1, LIFETIME_LIMIT_S // 60),
-    help="Lifetime of the invitation.",
-)
+@minutes_option
 @click.option("--master", type=file_path, help="The master key of the farm's address; a missing file is made.")
 @click.option("--no-start", is_flag=True, help="Only write the files.")
 @click.option("--no-qr", is_flag=True, help="Do not print a QR code.")

@@ -12,12 +12,12 @@ import click
 from bridge.api.control import InvitationView
 from bridge.api.control_routes import INVITATIONS, INVITATIONS_NEW, INVITATIONS_REVOKE
 from bridge.api.requests import InvitationRequest, RevokeRequest
-from bridge.cli.founding.token_screen import print_token
+from bridge.cli.founding.token_screen import minutes_option, print_token
 from bridge.cli.help.completion import complete_invitation
 from bridge.cli.node_queries import call_node, node_option
 from bridge.cli.options import json_option
-from bridge.cli.printing import echo, print_json, print_table
-from bridge.node.inviting.invitations import LIFETIME_DEFAULT_S, LIFETIME_LIMIT_S, USES_MAX
+from bridge.cli.printing import echo, end_with_json, print_table
+from bridge.node.inviting.invitations import USES_MAX
 
 
 @click.group()
@@ -33,23 +33,15 @@ def invite() -> None:
     type=click.IntRange(1, USES_MAX),
     help="Number of machines that may redeem it.",
 )
-@click.option(
-    "--minutes",
-    default=LIFETIME_DEFAULT_S // 60,
-    show_default=True,
-    type=click.IntRange(1, LIFETIME_LIMIT_S // 60),
-    help="Lifetime of the invitation.",
-)
+@minutes_option
 @click.option("--no-qr", is_flag=True, help="Do not print a QR code.")
 @node_option
 @json_option
 def new(node: str | None, *, uses: int, minutes: int, no_qr: bool, as_json: bool) -> None:
     """Print the command for another machine to join. To a pipe it prints only the command."""
     made = call_node(node, INVITATIONS_NEW, InvitationRequest(uses, minutes * 60))
-    if as_json:
-        print_json(made)
-    else:
-        print_token(made.token, uses, minutes * 60, qr=not no_qr)
+    end_with_json(made, as_json=as_json)
+    print_token(made.token, uses, minutes * 60, qr=not no_qr)
 
 
 @invite.command("list")
@@ -58,9 +50,7 @@ def new(node: str | None, *, uses: int, minutes: int, no_qr: bool, as_json: bool
 def list_invitations(node: str | None, *, as_json: bool) -> None:
     """List the invitations of a node, and the machines that have redeemed them."""
     found = call_node(node, INVITATIONS)
-    if as_json:
-        print_json(found)
-        return
+    end_with_json(found, as_json=as_json)
     print_table(("ID", "STATE", "USED", "ENDS", "REDEEMED BY"), [_row(each) for each in found.invitations])
 
 
@@ -81,9 +71,7 @@ def _minute(time_ms: int) -> str:
 def revoke(invitation: str, node: str | None, *, as_json: bool) -> None:
     """Revoke an invitation by its id. Admitted machines stay, and waiting machines are not approved."""
     done = call_node(node, INVITATIONS_REVOKE, RevokeRequest(invitation))
-    if as_json:
-        print_json(done)
-        return
+    end_with_json(done, as_json=as_json)
     echo(f"The invitation {done.invitation.id} is revoked.")
     for use in done.invitation.uses:
         echo(f"{use.name} ({use.id}) received the farm key. If it is not your machine: garlicfarm node evict {use.id}")

@@ -1,8 +1,19 @@
 """The token of an invitation on the terminal: one line to copy, and a QR code if it fits."""
 
+import click
+
 from bridge.cli.link import qr_lines
 from bridge.cli.printing import echo, is_terminal, print_picture, terminal_columns
+from bridge.node.inviting.invitations import LIFETIME_DEFAULT_S, LIFETIME_LIMIT_S
 from bridge.wire.keys.invitation import Token
+
+minutes_option = click.option(
+    "--minutes",
+    default=LIFETIME_DEFAULT_S // 60,
+    show_default=True,
+    type=click.IntRange(1, LIFETIME_LIMIT_S // 60),
+    help="Lifetime of the invitation.",
+)
 
 
 def join_command(token: Token | str) -> str:

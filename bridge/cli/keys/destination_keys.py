@@ -19,7 +19,7 @@ import click
 from bridge.api.outputs import DestinationOutput, SigningKeysOutput, SigningKeyView
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import RespelledOption, file_path, json_option
-from bridge.cli.printing import echo, print_json
+from bridge.cli.printing import echo, end_with_json
 from bridge.node.doctor.checks import RELEASED_S
 from bridge.node.security.key_files import (
     KeyFileError,
@@ -71,16 +71,15 @@ def import_destination(source: Path, file: Path, *, as_json: bool) -> None:
         key = load_i2p_key_file(source)
         save_master_key(file, key)
     _print_master(key, file, as_json=as_json)
-    if not as_json:
-        echo("Before the farm publishes: no router may run a tunnel with this destination any more. Give each")
-        echo(f"router's tunnel a separate destination, as a leaf, and remove {source} from the routers.")
+    echo("Before the farm publishes: no router may run a tunnel with this destination any more. Give each")
+    echo(f"router's tunnel a separate destination, as a leaf, and remove {source} from the routers.")
 
 
 def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
     destination = key.destination
-    if as_json:
-        print_json(DestinationOutput(str(file), destination.address, destination.hash.hex(), destination.base64))
-        return
+    end_with_json(
+        DestinationOutput(str(file), destination.address, destination.hash.hex(), destination.base64), as_json=as_json
+    )
     echo(f"{destination.address}  is the farm's address.")
     echo(
         f"{file}: its master key. A holder of this file controls that address permanently, and the key cannot be"
@@ -130,10 +129,8 @@ def offline(master: Path, files: tuple[Path, ...], days: int, *, as_json: bool) 
         save_signing_keys(made)
     if days * DAY_S <= TRANSIENT_ALARM_S:
         echo("These keys end within a week: the alarm `signing-key` is active from the start.", err=True)
-    if as_json:
-        keys = (SigningKeyView(str(file), key.can_sign_until_s, _public_key(key)) for file, key in made.items())
-        print_json(SigningKeysOutput(master_key.destination.address, tuple(keys)))
-        return
+    keys = (SigningKeyView(str(file), key.can_sign_until_s, _public_key(key)) for file, key in made.items())
+    end_with_json(SigningKeysOutput(master_key.destination.address, tuple(keys)), as_json=as_json)
     ends = _second(now_s + days * DAY_S)
     for file in made:
         echo(f"{file}: signs for {master_key.destination.address} until {ends}.")

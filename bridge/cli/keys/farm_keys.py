@@ -37,7 +37,7 @@ from bridge.cli.node_queries import (
     query_node,
 )
 from bridge.cli.options import file_path, json_option, timeout_option, watchable, yes_option
-from bridge.cli.printing import echo, print_facts, print_json, print_table
+from bridge.cli.printing import echo, end_with_json, print_facts, print_table
 from bridge.core.log.fields import NAME, NAME_FORM
 from bridge.node.control.client import ControlClient
 from bridge.node.raft.client_scopes import CommitScope
@@ -107,9 +107,7 @@ def new_farm(*, expect: int, cluster: str, output: Path, as_json: bool) -> None:
         farm_key = new_farm_key(expect, cluster)
         save_farm_key(output, farm_key)
     label = farm_key.label.hex()
-    if as_json:
-        print_json(NewFarmOutput(str(output), label, cluster, expect))
-        return
+    end_with_json(NewFarmOutput(str(output), label, cluster, expect), as_json=as_json)
     echo(f"{output}: the key of farm {label} ({cluster}), for a farm that {expect} nodes create.")
     echo("A node with this file can join the farm. Copy it to each node of the farm, mode 0600, nowhere else.")
     echo(f"Then, on each node:  garlicfarm run --farm-key {output}")
@@ -128,9 +126,7 @@ def new_client(file: Path, *, name: str, as_json: bool) -> None:
     with failures(KeyTextError, KeyFileError):
         client = new_client_key(name)
         save_client_key(file, client)
-    if as_json:
-        print_json(NewClientOutput(str(file), name, client.public_key))
-        return
+    end_with_json(NewClientOutput(str(file), name, client.public_key), as_json=as_json)
     echo(f"{file}: the client key {name}, public key {client.public_key}.")
     echo(f"At a node of the farm:  garlicfarm node admit-client {public_path_of(file)} --scope weights  (or operator)")
 
@@ -162,10 +158,8 @@ def show_curve(file: Path, *, as_json: bool) -> None:
 
 
 def _print_curve(file: Path, key: CurveKey, *, as_json: bool) -> None:
-    if as_json:
-        print_json(CurveKeyOutput(str(file), key.name, to_z85(key.public)))
-    else:
-        echo(f"{key.name} {to_z85(key.public)}")
+    end_with_json(CurveKeyOutput(str(file), key.name, to_z85(key.public)), as_json=as_json)
+    echo(f"{key.name} {to_z85(key.public)}")
 
 
 @keys.command("kafka-user")
@@ -200,10 +194,8 @@ def kafka_user(file: Path, *, name: str, scopes: tuple[str, ...], mechanism: str
             write_private_file(file, new_password() + "\n")
         credential = new_credential(Mechanism(mechanism), read_password(file))
     line = " ".join((name, credential, *scopes))
-    if as_json:
-        print_json(KafkaUserOutput(str(file), name, line))
-    else:
-        echo(line)
+    end_with_json(KafkaUserOutput(str(file), name, line), as_json=as_json)
+    echo(line)
 
 
 # Here, because the help shows commands in the order of their use.
@@ -221,9 +213,7 @@ keys.add_command(receive)
 def list_keys(node: str | None, *, as_json: bool) -> None:
     """Show the key ring by key ids, and which members have it."""
     answer = call_current(node, KEYS)
-    if as_json:
-        print_json(answer)
-        return
+    end_with_json(answer, as_json=as_json)
     print_facts(_facts(answer))
     echo()
     print_table(
@@ -282,9 +272,7 @@ def install(node: str | None, *, as_json: bool) -> None:
     The first step of a rotation: the node makes a random key; members do not seal with it yet.
     """
     key = query_node(node, ControlClient.install_key)
-    if as_json:
-        print_json(KeyAnswer(key))
-        return
+    end_with_json(KeyAnswer(key), as_json=as_json)
     echo(f"Key {key} is created and installed, and spreads to all members.")
     echo(f"When `garlicfarm keys list` shows it at all members:  garlicfarm keys use {key}")
 
@@ -300,9 +288,7 @@ def use(key: str, node: str | None, *, force: bool, as_json: bool) -> None:
     KEY is the id of an installed key, from `list`. The previous key still opens datagrams.
     """
     query_node(node, lambda client: client.use_key(key, force=force))
-    if as_json:
-        print_json(KeyAnswer(key))
-        return
+    end_with_json(KeyAnswer(key), as_json=as_json)
     echo(f"Key {key} is in use; the previous key still opens datagrams.")
     echo("When `garlicfarm keys list` shows it in use everywhere:  garlicfarm keys remove OLD_KEY")
 
@@ -321,10 +307,8 @@ def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool)
     ask, question = partial(query_node, node), f"Remove key {key}, so that every member refuses it permanently?"
     confirm_checked(ask, KEYS_REMOVE, KeyRequest(key, force), question, yes=yes)
     ask(lambda client: client.remove_key(key, force=force))
-    if as_json:
-        print_json(KeyAnswer(key))
-    else:
-        echo(f"Key {key} is removed: a node that has only this one is refused, and raises the alarm key-retired.")
+    end_with_json(KeyAnswer(key), as_json=as_json)
+    echo(f"Key {key} is removed: a node that has only this one is refused, and raises the alarm key-retired.")
 
 
 @keys.command("rotate")
@@ -353,9 +337,7 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
         done = query_node(node, all_steps)
     except RotationError as error:
         fail(str(error))
-    if as_json:
-        print_json(done)
-        return
+    end_with_json(done, as_json=as_json)
     echo(f"Done: {done.members} members seal with key {done.key}, epoch {done.epoch}.")
     echo("If someone has a copy of the old key file, they could read the new key too: run `garlicfarm keys replace`.")
     if done.unstored:
@@ -387,9 +369,7 @@ def replace_keys(nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: boo
     question = "Replace all keys of the farm, and so invalidate the key files on its nodes?"
     confirm_checked(ask, KEYS_REPLACE, order, question, yes=yes)
     done = ask(lambda client: client.call(KEYS_REPLACE, order))
-    if as_json:
-        print_json(done)
-        return
+    end_with_json(done, as_json=as_json)
     echo(f"The farm's keys are replaced (era {done.era}); the new key is sealed for {done.sealed_for} nodes.")
     if done.away:
         echo(f"Down now; they get the key when they return: {', '.join(done.away)}")
@@ -422,10 +402,8 @@ def export(file: Path, node: str | None, *, replace: bool, unconfirmed: bool, as
             replace_farm_key(file, farm_key)
         else:
             save_farm_key(file, farm_key)
-    if as_json:
-        cluster_id = None if farm_key.cluster_id is None else farm_key.cluster_id.hex()
-        print_json(KeyExportOutput(str(file), farm_key.label.hex(), farm_key.epoch, cluster_id))
-        return
+    cluster_id = None if farm_key.cluster_id is None else farm_key.cluster_id.hex()
+    end_with_json(KeyExportOutput(str(file), farm_key.label.hex(), farm_key.epoch, cluster_id), as_json=as_json)
     echo(f"{file}: the key of farm {farm_key.label.hex()} ({farm_key.cluster}), epoch {farm_key.epoch}.")
     if farm_key.cluster_id is not None:
         echo(f"It names cluster {farm_key.cluster_id.hex()}: a new node with it joins only this cluster.")

@@ -22,7 +22,7 @@ from bridge.cli.founding.new_files import replace_configuration
 from bridge.cli.founding.starting import as_node_user, as_reader, node_farm_key, restart_service
 from bridge.cli.keys.destination_keys import DAY_S, DAYS_LIMIT
 from bridge.cli.options import file_path, json_option
-from bridge.cli.printing import echo, print_json
+from bridge.cli.printing import echo, end_with_json
 from bridge.node.doctor.checks import RELEASED_S
 from bridge.node.inviting.spare_keys import KEYS_MAX, SpareKeys
 from bridge.node.security.key_files import (
@@ -75,9 +75,7 @@ def master(file: Path, *, spare: int | None, days: int, as_json: bool) -> None:
         is_first = spare is None or not load_configuration(places.configuration).masters
         made = make_master(places, file, spare, days) if is_first else _add_spare_keys(places, file, spare or 0, days)
     restarts = not is_first or restart_service(places)
-    if as_json:
-        print_json(made)
-        return
+    end_with_json(made, as_json=as_json)
     print_master(made, days, is_first=is_first)
     if not restarts:
         echo(START_AGAIN)

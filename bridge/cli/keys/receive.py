@@ -21,7 +21,7 @@ from bridge.cli.founding.new_files import replace_configuration
 from bridge.cli.founding.starting import as_node_user, node_farm_key, restart_service
 from bridge.cli.keys.master import START_AGAIN, refuse_configured
 from bridge.cli.options import json_option
-from bridge.cli.printing import echo, print_json
+from bridge.cli.printing import echo, end_with_json
 from bridge.node.inviting.redeeming import JoinError, redeem
 from bridge.node.security.key_files import KeyFileError, save_signing_key
 from bridge.node.settings.bundle import BundleError, parse_bundle
@@ -61,9 +61,7 @@ def receive(*, token: str | None, token_file: Path | None, as_json: bool) -> Non
             fail(f"{granted.inviter} lacks spare signing keys: run `garlicfarm keys master FILE --spare 1` there")
         files = _write(places, keys)
     restarts = restart_service(places)
-    if as_json:
-        print_json(ReceiveOutput(granted.inviter, tuple(map(str, files))))
-        return
+    end_with_json(ReceiveOutput(granted.inviter, tuple(map(str, files))), as_json=as_json)
     for path, key in zip(files, keys, strict=True):
         echo(f"{path}: this node may publish {key.destination.address}.")
     if not restarts:

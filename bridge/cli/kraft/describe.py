@@ -17,7 +17,7 @@ import click
 from bridge.api.cluster_outputs import KraftDescribeOutput, KraftReplicaView
 from bridge.cli.kraft.options import Quorum, quorum_options
 from bridge.cli.options import json_option, watchable, wide_option
-from bridge.cli.printing import echo, print_json, print_wide_table
+from bridge.cli.printing import echo, end_with_json, print_wide_table
 from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol
 
@@ -47,9 +47,8 @@ def describe(quorum: Quorum, *, view: str, human_readable: bool, wide: bool, as_
     The servers may be ours, Kafka's controllers, or both. The leader is found from any of them.
     """
     state = quorum.ask(lambda client: client.describe())
-    if as_json:
-        print_json(_output(state))
-    elif view == "status":
+    end_with_json(_output(state), as_json=as_json)
+    if view == "status":
         for name, text in _status(state):
             echo(f"{name + ':':<{_NAME_WIDTH}}{text}")
     else:

@@ -13,7 +13,7 @@ from bridge.api.cluster_outputs import KraftFormatOutput
 from bridge.cli.failure import fail, failures
 from bridge.cli.kraft.options import config_option, needs_kafka, read_settings, set_option
 from bridge.cli.options import json_option
-from bridge.cli.printing import echo, print_json
+from bridge.cli.printing import echo, end_with_json
 from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol
 
@@ -72,10 +72,8 @@ def format_command(
     output = KraftFormatOutput(
         str(formatted.path), formatted.cluster_id, formatted.node_id, kafka.uuid_text(formatted.directory_id)
     )
-    if as_json:
-        print_json(output)
-    else:
-        echo(f"{output.directory}: cluster {output.cluster_id}, node {output.node_id}, directory {output.directory_id}")
+    end_with_json(output, as_json=as_json)
+    echo(f"{output.directory}: cluster {output.cluster_id}, node {output.node_id}, directory {output.directory_id}")
 
 
 def _format(

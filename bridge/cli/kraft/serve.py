@@ -25,7 +25,7 @@ from bridge.cli.options import json_option
 from bridge.cli.serving.server_command import on_signals, run_server
 from bridge.cli.serving.server_lines import Lines, check_network
 from bridge.cli.serving.stop_deadline import CLOSE_SECONDS, StopDeadline
-from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, ReplicaKey, Role, RoleChanged, Server
+from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, ReplicaKey, RoleChanged, Server
 from consensus.net import CertificateError
 from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol
@@ -91,7 +91,7 @@ class VoterReporter(Lines):
     """Prints the events of a server."""
 
     def __init__(self, node_id: int, *, as_json: bool) -> None:
-        super().__init__(KraftServeOutput, node_id, as_json=as_json)
+        super().__init__(KraftServeOutput, "server", node_id, as_json=as_json)
         self._node_id = node_id
         self._voters: tuple[KraftVoterView, ...] | None = None
 
@@ -100,7 +100,7 @@ class VoterReporter(Lines):
         match notice:
             case RoleChanged(role, epoch, leader):
                 leader_id = leader.id if isinstance(leader, ReplicaKey) else None
-                text = self._role_text(role, epoch, leader_id)
+                text = self.role_text(role, f"epoch {epoch}", leader_id)
                 self.report("role", text, role=role.value, epoch=epoch, leader_id=leader_id)
             case ConfigurationChanged(configuration):
                 self.voters(configuration.voters)
@@ -145,17 +145,6 @@ class VoterReporter(Lines):
             log_bytes=described.log_bytes,
             metrics_port=metrics_port,
         )
-
-    def _role_text(self, role: Role, epoch: int, leader_id: int | None) -> str:
-        match role, leader_id:
-            case Role.LEADER, _:
-                return f"server {self._node_id} leads in epoch {epoch}"
-            case Role.CANDIDATE, _:
-                return f"server {self._node_id} is a candidate in epoch {epoch}"
-            case Role.FOLLOWER, None:
-                return f"no leader is known in epoch {epoch}"
-            case _:
-                return f"server {leader_id} leads in epoch {epoch}"
 
 
 @click.command()

@@ -18,7 +18,7 @@ from bridge.api.cluster_outputs import KraftChangeOutput
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.kraft.options import Quorum, needs_kafka, quorum_options, read_settings
 from bridge.cli.options import file_path, json_option, yes_option
-from bridge.cli.printing import echo, print_json
+from bridge.cli.printing import echo, end_with_json
 from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol
 
@@ -79,9 +79,7 @@ def remove_voter(quorum: Quorum, *, voter_id: int, voter_directory_id: str | Non
 
 
 def _print(done: KraftChangeOutput, *, as_json: bool) -> None:
-    if as_json:
-        print_json(done)
-        return
+    end_with_json(done, as_json=as_json)
     voters = ", ".join(map(str, done.voters))
     echo(f"{'Committed' if done.changed else 'It was so already'}: the voters are {voters}.")
 

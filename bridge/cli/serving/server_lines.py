@@ -12,15 +12,16 @@ from msgspec import Struct
 
 from bridge.cli.failure import fail
 from bridge.cli.printing import echo, print_json_line
-from consensus import DiskFull
+from consensus import DiskFull, Role
 
 
 class Lines:
     """Prints the events of a server, a line for each."""
 
-    def __init__(self, output: Callable[..., Struct], server_id: object, *, as_json: bool) -> None:
+    def __init__(self, output: Callable[..., Struct], noun: str, server_id: object, *, as_json: bool) -> None:
         """Set the type of a JSON line: its first fields are the event, the server's id, the time and the text."""
         self._output = output
+        self._noun = noun
         self._server_id = server_id
         self._as_json = as_json
 
@@ -30,6 +31,18 @@ class Lines:
             print_json_line(self._output(event, self._server_id, time.time_ns() // 1_000_000, text, **facts))
         else:
             echo(text, err=alarm)
+
+    def role_text(self, role: Role, period: str, leader_id: object) -> str:
+        """Describe the role of the server in one term or epoch."""
+        match role, leader_id:
+            case Role.LEADER, _:
+                return f"{self._noun} {self._server_id} leads in {period}"
+            case Role.CANDIDATE, _:
+                return f"{self._noun} {self._server_id} is a candidate in {period}"
+            case Role.FOLLOWER, None:
+                return f"no leader is known in {period}"
+            case _:
+                return f"{self._noun} {leader_id} leads in {period}"
 
     def disk(self, notice: DiskFull) -> None:
         """Report that the disk is full, or that it has space again."""

@@ -37,7 +37,7 @@ from bridge.cli.options import (
     wide_option,
     yes_option,
 )
-from bridge.cli.printing import echo, print_json, print_json_line, print_table, print_wide_table
+from bridge.cli.printing import echo, end_with_json, print_json_line, print_table, print_wide_table
 from bridge.cli.zmq_raft.options import ident_option, needs_pyzmq, parse_peer
 from bridge.cli.zmq_raft.serve import serve
 from bridge.node.security.key_files import KeyFileError, load_curve_key
@@ -159,9 +159,7 @@ zmq_raft.add_command(serve)
 def status(cluster: Cluster, *, wide: bool, as_json: bool) -> None:
     """Show the members, the leader, and the state of each member's log."""
     found = cluster.ask(_status)
-    if as_json:
-        print_json(found)
-        return
+    end_with_json(found, as_json=as_json)
     headings = ("PEER", "URL", "ROLE", "TERM", "FIRST", "LAST", "COMMITTED", "APPLIED", "SNAPSHOT", "PRUNE")
     print_wide_table(headings, [_row(peer) for peer in found.peers], is_kept=wide)
     if found.leader is None:
@@ -456,11 +454,10 @@ def _without(present: Sequence[protocol.Peer], ids: Sequence[str]) -> list[proto
 
 
 def _print_config(leader: str | None, members: Sequence[protocol.Peer], index: int | None, *, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            ZmqRaftConfigOutput(leader, tuple(ZmqRaftMemberView(each.peer_id, each.url) for each in members), index)
-        )
-        return
+    end_with_json(
+        ZmqRaftConfigOutput(leader, tuple(ZmqRaftMemberView(each.peer_id, each.url) for each in members), index),
+        as_json=as_json,
+    )
     if index is not None:
         echo(f"Committed at index {index}.")
     rows = [(each.peer_id, each.url, "leads" if each.peer_id == leader else "") for each in members]

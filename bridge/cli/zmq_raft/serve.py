@@ -23,7 +23,7 @@ from bridge.cli.serving.server_command import on_signals, run_server
 from bridge.cli.serving.server_lines import Lines, check_network
 from bridge.cli.serving.stop_deadline import StopDeadline
 from bridge.cli.zmq_raft.options import ident_option, needs_pyzmq, parse_peer
-from consensus import ConfigurationChanged, ContentRejected, DiskFull, Role, RoleChanged, Server
+from consensus import ConfigurationChanged, ContentRejected, DiskFull, RoleChanged, Server
 from consensus.protocols import zmq_raft as protocol
 
 MIB = 1024 * 1024
@@ -85,14 +85,15 @@ class PeerReporter(Lines):
     """Prints the events of a peer."""
 
     def __init__(self, peer_id: str, *, as_json: bool) -> None:
-        super().__init__(ZmqRaftServeOutput, peer_id, as_json=as_json)
+        super().__init__(ZmqRaftServeOutput, "peer", peer_id, as_json=as_json)
         self._peer_id = peer_id
 
     def notice(self, notice: "protocol.PeerNotice") -> None:
         """Report an event of the peer."""
         match notice:
             case RoleChanged(role, term, leader):
-                self.report("role", self._role_text(notice), role=role.value, term=term, leader=_text(leader))
+                text = self.role_text(role, f"term {term}", leader)
+                self.report("role", text, role=role.value, term=term, leader=_text(leader))
             case ConfigurationChanged(configuration, newcomers):
                 self._members(configuration.servers, newcomers, is_joint=configuration.is_joint)
             case protocol.Compacted(index, size_bytes):
@@ -124,17 +125,6 @@ class PeerReporter(Lines):
             log_entries=entries,
             log_bytes=described.log_bytes,
         )
-
-    def _role_text(self, notice: RoleChanged) -> str:
-        match notice.role, notice.leader:
-            case Role.LEADER, _:
-                return f"peer {self._peer_id} leads in term {notice.term}"
-            case Role.FOLLOWER, None:
-                return f"no leader is known in term {notice.term}"
-            case Role.FOLLOWER, leader:
-                return f"peer {_text(leader)} leads in term {notice.term}"
-            case _:
-                return f"peer {self._peer_id} is a candidate in term {notice.term}"
 
     def _members(self, servers: Sequence[Server], newcomers: Sequence[Server], *, is_joint: bool) -> None:
         members, joining = _views(servers), _views(newcomers)
