@@ -37,7 +37,7 @@ from pipeline.schemas import EVENTS as EVENTS_SCHEMA
 from pipeline.schemas import arrow_schema
 from pipeline.source.log_client import FarmLogError
 from pipeline.source.offsets import WHOLE_FARMS
-from pipeline.tables.batch_notes import BatchNotes, Continuity, Range, noted_batches
+from pipeline.tables.batch_notes import BatchNotes, Continuity, Range
 from pipeline.tables.current import CurrentState
 from pipeline.tables.delta import NOTHING_COMMITTED, Table, stored_version
 from pipeline.tables.files import BATCH, DAY
@@ -130,10 +130,10 @@ class Lake:
         self._uncounted = self._earlier_farms()
         """The farms with rows that an earlier version wrote without counting them."""
         self._notes = BatchNotes(output, LOG, continuity)
-        committed = self._committed()
-        # Versions without a record of batches did not count rows either.
-        is_counted = committed[RANGES_SPEC.name] != NOTHING_COMMITTED
-        self._notes.check_tables(committed, may_be_missing=not is_counted)
+        self._notes.check_tables(
+            self._committed(),
+            may_be_missing=self._notes.is_empty and not any(each.is_counted for each in self._base.values()),
+        )
 
     def _earlier_farms(self) -> list[dict[str, Any]]:
         is_new = self._ranges.known_batch(LOG) == NOTHING_COMMITTED
@@ -285,15 +285,13 @@ def record_earlier_events(output: Output, finished: int) -> None:
     """Record the batches of `events` if an earlier version wrote the tables without records.
 
     `finished`: the last batch that the checkpoint of the traces has completed; the table lacks batches without events.
-    The query over the log makes its own record at any time. After that, tables without a record are refused.
     """
     notes = BatchNotes(output, EVENTS)
-    if not notes.is_empty or noted_batches(output, LOG) is not None:
-        return
-    # Versions without a record of batches did not count rows either.
-    if stored_version(output / EVENTS) < 1 or stored_version(output / RANGES_SPEC.name) > 0:
+    if not notes.is_empty or stored_version(output / EVENTS) < 1:
         return
     table = Table(output, EVENTS_SPEC)
+    if table.is_counted:
+        return
     last = max(finished, table.committed(EVENTS))
     newest = table.rows([each for each in table.files() if each.batch == last])
     # The run repeats this batch if the checkpoint has not completed it.

@@ -127,7 +127,7 @@ def examine(output: Output) -> Damage:
         tuple(inexact),
         found,
         fault,
-        _events_fault(output, notes),
+        _events_fault(output),
         _damaged_derived(output, notes),
         record.fault,
     )
@@ -151,8 +151,8 @@ def is_damaged(output: Output, spec: TableSpec, last: int = -1) -> bool:
     return table.committed(LOG) < last or bool(lost_files(table))
 
 
-def _events_fault(output: Output, log: BatchNotes) -> str:
-    """Return the fault of the table `events`; `log`: the notes of the other query."""
+def _events_fault(output: Output) -> str:
+    """Return the fault of the table `events`."""
     notes = BatchNotes(output, EVENTS)
     if notes.is_empty and not (output / EVENTS).exists():
         return ""
@@ -164,7 +164,7 @@ def _events_fault(output: Output, log: BatchNotes) -> str:
         return f"{len(lost)} data files are missing or damaged"
     if table.lacks_rows() or table.committed(EVENTS) < notes.batch_of(EVENTS):
         return "commits were lost"
-    if found := notes.fault({EVENTS: table.committed(EVENTS)}, may_be_missing=log.is_empty):
+    if found := notes.fault({EVENTS: table.committed(EVENTS)}, may_be_missing=not table.is_counted):
         return f"record of batches: {found}"
     fault = checkpoint_fault(output, EVENTS_CHECKPOINT, notes)
     return fault and f"checkpoint: {fault}"

@@ -56,14 +56,21 @@ def record_of(output: Output) -> Record:
             with suppress(TableDamagedError):
                 tables[spec.name] = Table(output, spec, is_checked=False)
     committed = {name: table.committed(LOG) for name, table in tables.items()}
-    # Versions without a record of batches did not count rows either.
-    is_counted = (output / RANGES_SPEC.name).exists() and committed.get(RANGES_SPEC.name) != NOTHING_COMMITTED
+    # The log of an unreadable table does not show the version that wrote it.
+    existing = [each.name for each in REPAIRABLE if (output / each.name).exists()]
+    is_counted = any(name not in tables or tables[name].is_counted for name in existing)
     if not (fault := notes.fault(committed, may_be_missing=not is_counted)):
         return Record(notes)
     last = max(committed.values())
     # The repair completes these tables.
     complete = dict.fromkeys((each.name for each in (*REPAIRABLE, *CURRENT_FROM_BASE)), last)
-    watch = {each.name: committed[each.name] for each in WATCH if each.name in tables}
+    state = tables.get(STATE_SPEC.name)
+    # The other two have a commit for each batch with a change, and the state names the last one.
+    changed = max(
+        NOTHING_COMMITTED if state is None else state.committed(TRANSITIONS_SPEC.name),
+        *(committed.get(each.name, NOTHING_COMMITTED) for each in WATCH if each is not STATE_SPEC),
+    )
+    watch = {each.name: max(changed, committed.get(each.name, changed)) for each in WATCH}
     # The next run finds the newest windows again.
     notes.rebuild({**complete, **watch}, _last_entries(tables), {WINDOWS_SPEC.name: last})
     return Record(notes, fault)

@@ -158,7 +158,9 @@ def _made_readable(output: Output, damage: Damage, notify: Notify) -> Damage:
     for name, files in damage.lost_files.items():
         spec = next(each for each in (*REPAIRABLE, *CURRENT_FROM_BASE) if each.name == name)
         Table(output, spec, is_checked=False).rewrite(files, spec.schema.empty_table())
-    return examine(output)
+    found = examine(output)
+    # From their first repair on, tables of a version without a record need one.
+    return _made_readable(output, found, notify) if found.record else found
 
 
 def _logs(farms: StreamFarms, clusters: set[str]) -> Mapping[str, SelectedLog]:
@@ -179,10 +181,10 @@ def _replace(output: Output, lost: LostRange, log: SelectedLog, notify: Notify) 
             f"entries {lost.first} to {lost.last} of farm {lost.farm} were lost, and its log has entries up to"
             f" {log.status.commit_index} only: name a node that has them"
         )
-    oldest = max(lost.first, log.place.ranges.oldest(lost.farm))
+    oldest, ranges = max(lost.first, log.place.ranges.oldest(lost.farm)), list[pa.Table]()
     if oldest > lost.first:
         missing = LostRange(lost.farm, lost.first, min(lost.last, oldest - 1))
-        _record_missing(output, missing)
+        ranges.append(_missing_rows(output, missing))
         notify(
             f"Entries {missing.first} to {missing.last} of farm {lost.farm} are gone:"
             " the farm does not have them any more."
@@ -193,9 +195,12 @@ def _replace(output: Output, lost: LostRange, log: SelectedLog, notify: Notify) 
         found = _read(output, part, log)
         for name, spec in BASE_SPECS.items():
             _replace_rows(Table(output, spec, is_checked=False), part, found.base.get(name), "index", "index")
-        _replace_rows(Table(output, RANGES_SPEC, is_checked=False), part, found.ranges, "first_index", "last_index")
+        ranges.append(found.ranges)
         notify(f"Entries {part.first} to {part.last} of farm {part.farm} were read again.")
         first = part.last + 1
+    # A row may have entries of several parts. Until this commit, the next repair finds the same range again.
+    rows = pa.concat_tables(ranges)
+    _replace_rows(Table(output, RANGES_SPEC, is_checked=False), lost, rows, "first_index", "last_index")
 
 
 def _number_of(part: LostRange) -> int:
@@ -216,7 +221,10 @@ def _read(output: Output, part: LostRange, log: SelectedLog) -> _Found:
             _remember(output, rows)
             base.setdefault(name, []).append(rows.select(BASE_SPECS[name].schema.names))
     tables = {name: pa.concat_tables(rows) for name, rows in base.items()}
-    return _Found(tables, batch_rows(merged(pa.concat_tables(counts)), _number_of(part)))
+    # A topic may lack all entries of a part.
+    if not counts:
+        return _Found(tables, RANGES_SPEC.schema.empty_table())
+    return _Found(tables, batch_rows(merged(pa.concat_tables(counts)), _number_of(part)).cast(RANGES_SPEC.schema))
 
 
 def _remember(output: Output, rows: pa.Table) -> None:
@@ -246,11 +254,10 @@ def _is_within(rows: pa.Table, part: LostRange, first: str, last: str) -> pa.Chu
     return pc.fill_null(of_part, False)  # noqa: FBT003 - pyarrow's parameter
 
 
-def _record_missing(output: Output, missing: LostRange) -> None:
-    """Record entries that cannot be read again; their remaining rows count as the rows of these entries."""
-    table = Table(output, RANGES_SPEC, is_checked=False)
-    known = table.rows()
-    known = known.filter(_is_within(known, missing, "first_index", "last_index"))
+def _missing_rows(output: Output, missing: LostRange) -> pa.Table:
+    """Return rows of `ranges` for entries that cannot be read again; their remaining rows count as theirs."""
+    known = Table(output, RANGES_SPEC, is_checked=False).rows()
+    known = known.filter(_is_within(known, missing, "first_index", "first_index"))
     days = [each for each in known.column(DAY).to_pylist() if each is not None]
     counts = [_missing_row(missing, min(days, default=None))]
     for name, rows in _remaining(output, missing):
@@ -271,7 +278,7 @@ def _record_missing(output: Output, missing: LostRange) -> None:
             }
             for each in of_days.to_pylist()
         )
-    _replace_rows(table, missing, pa.Table.from_pylist(counts, schema=RANGES_SPEC.schema), "first_index", "last_index")
+    return pa.Table.from_pylist(counts, schema=RANGES_SPEC.schema)
 
 
 def _missing_row(missing: LostRange, day: date | None) -> dict[str, object]:

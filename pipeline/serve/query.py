@@ -39,7 +39,7 @@ from pipeline.serve.gaps import Gap, concerns, gaps_of
 from pipeline.source.daemon_pool import DaemonPool
 from pipeline.tables.batch_notes import NotedBatches, noted_batches, refuse_record
 from pipeline.tables.current import SPECS
-from pipeline.tables.delta import NOTHING_COMMITTED, StoredFile, StoredTables, stored_files
+from pipeline.tables.delta import HELD, NOTHING_COMMITTED, StoredFile, StoredTables, stored_files
 from pipeline.tables.files import DAY, TableDamagedError, check_files
 from pipeline.tables.specs import (
     ALERTS_SPEC,
@@ -280,20 +280,26 @@ def _listed(output: Output, names: Sequence[str], compared: Collection[str]) -> 
     else:
         with DaemonPool(LISTED_AT_ONCE) as pool:
             found = dict(zip(names, pool.map(tables.files, names), strict=True))
-    _refuse_other_record(output, records, found)
+    _refuse_other_record(tables, records, found)
     return found
 
 
 def _refuse_other_record(
-    output: Output, records: Mapping[str, NotedBatches | None], found: Mapping[str, Iterable[StoredFile]]
+    tables: StoredTables, records: Mapping[str, NotedBatches | None], found: Mapping[str, Iterable[StoredFile]]
 ) -> None:
     """Raise TableDamagedError if a table has a batch that its record lacks."""
     for query, name in ((LOG, RANGES_SPEC.name), (EVENTS, EVENTS)):
-        batches = (each.batch for each in found.get(name, ()) if each.batch is not None)
-        last, record = max(batches, default=NOTHING_COMMITTED), records[query]
-        if last < 0 or (record is not None and last <= record.begun) or (query == EVENTS and records[LOG] is None):
-            continue
-        refuse_record(output, query, noted_batches(output, query), last)
+        if (record := records[query]) is None:
+            names = [each for each in ((EVENTS,) if query == EVENTS else BASE_SPECS) if each in found]
+            # Versions without a record of batches did not state the number of rows either.
+            counted = (tables.batch(each, query) for each in names if tables.batch(each, HELD) != NOTHING_COMMITTED)
+            last = max(counted, default=NOTHING_COMMITTED)
+        else:
+            batches = (each.batch for each in found.get(name, ()) if each.batch is not None)
+            last = max(batches, default=NOTHING_COMMITTED)
+        if last > (NOTHING_COMMITTED if record is None else record.begun):
+            # A run may have written the record in the meantime.
+            refuse_record(tables.output, query, noted_batches(tables.output, query), last)
 
 
 @lru_cache(maxsize=64)

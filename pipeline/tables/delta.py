@@ -164,6 +164,11 @@ class Table:
         """Replace files for several batches; the caller has checked that none is committed."""
         self._commit(added, removed, [Transaction(*each) for each in batches])
 
+    @property
+    def is_counted(self) -> bool:
+        """True if a commit states the number of rows. Each version that does so also records its batches."""
+        return _transaction(self.root, self._delta, HELD) is not None
+
     def lacks_rows(self) -> bool:
         """Return True if the files have another number of rows than the last commit states."""
         return self._recorded_rows() != _rows_of(self.files())

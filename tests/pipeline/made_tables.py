@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from pipeline.lake import Lake
 from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.batch_notes import BatchNotes, Continuity
 from pipeline.tables.current import SCHEMAS, CurrentState
-from pipeline.tables.delta import Table, stored_rows
+from pipeline.tables.delta import HELD, Table, stored_rows
 from pipeline.tables.files import BATCH
 from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, TRANSITIONS_SPEC
 from pipeline.tables.tasks import Outcome, outcome_of, work
@@ -37,17 +38,28 @@ def rows_of(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def write_batch(output: Path, table: str, batch: int, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Write a batch of a base table, of events or of transitions. Only events are recorded."""
+    """Write a batch of a base table, of events or of transitions, and record it as the last one of its query."""
     opened = Table(output, _SPECS[table])
     given = [{BATCH: batch, **row} for row in rows]
     query = EVENTS if table == EVENTS else LOG
     opened.append(query, batch, rows_of(opened.spec.schema, given))
-    if query == EVENTS:
-        (output / f"batches-{EVENTS}.json").unlink(missing_ok=True)
-        notes = BatchNotes(output, EVENTS, Continuity.UNKNOWN)
-        notes.begin(batch, {})
-        notes.end(batch, {EVENTS: batch})
+    known = BatchNotes(output, query)
+    last = max(batch, known.done)
+    known.path.unlink(missing_ok=True)
+    notes = BatchNotes(output, query, Continuity.UNKNOWN)
+    notes.begin(last, {})
+    notes.end(last, {table: batch})
     return opened
+
+
+def without_records(output: Path) -> None:
+    """Change tables to those of a version that recorded neither batches nor the numbers of rows."""
+    for record in output.glob("batches-*.json"):
+        record.unlink()
+    rmtree(output / "ranges")
+    for commit in output.glob("*/_delta_log/*.json"):
+        lines = commit.read_text().splitlines(keepends=True)
+        commit.write_text("".join(each for each in lines if HELD not in each))
 
 
 def write_current_state(output: Path, batch: int, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:

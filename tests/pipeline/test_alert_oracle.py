@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 
 from pipeline.alerts.outages import RESOLVED, Alert, updated_alerts
-from pipeline.tables.delta import Table
-from pipeline.tables.specs import EVENTS, EVENTS_SPEC
+from pipeline.tables.specs import EVENTS
 from tests.effort import over_seeds
 from tests.pipeline.farm_log_server import EPOCH_MS
-from tests.pipeline.made_tables import rows_of
+from tests.pipeline.made_tables import write_batch
 from tests.pipeline.test_alerts import KEEP_MS, NOON, PERIOD_MS, Farm, add_admission
 
 SERVERS = (2, 3, 4)
@@ -112,8 +111,7 @@ class ObservedFarm(Farm):
         """Write the new entries and events as one batch."""
         self.write()
         if self.traced:
-            rows = rows_of(EVENTS_SPEC.schema, self.traced)
-            Table(self.output, EVENTS_SPEC).append(EVENTS, self.batch, rows)
+            write_batch(self.output, EVENTS, self.batch, self.traced)
             self.traced = []
 
 

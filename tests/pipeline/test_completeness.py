@@ -164,18 +164,6 @@ def test_tables_without_their_record_are_refused(
         lake_at(output)
 
 
-def test_rows_without_record_and_ranges_are_not_compared(tmp_path: Path) -> None:
-    log = two_days()
-    write(tmp_path, part(log, 1, 9))
-    (tmp_path / "batches-log.json").unlink()
-    shutil.rmtree(tmp_path / "ranges")
-    row = completeness(tmp_path)[FIRST_DAY]
-    assert (row["surplus_rows"] > 0, row["complete"]) == (True, False)
-    write(tmp_path, part(log, 10, 13), begin=1)
-    row = completeness(tmp_path)[FIRST_DAY]
-    assert (row["missing_rows"], row["surplus_rows"]) == (None, None)
-
-
 def test_lost_counts_show_surplus_rows(tmp_path: Path) -> None:
     log = two_days()
     write(tmp_path, part(log, 1, 9), part(log, 10, 13))

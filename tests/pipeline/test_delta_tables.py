@@ -300,7 +300,8 @@ def test_commit_follows_sync_of_data_files_and_is_synced(tmp_path: Path, monkeyp
         synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(tmp_path)))
 
     monkeypatch.setattr(os, "fsync", recorded)
-    table = write_batch(tmp_path, "clocks", 0, [clock(0)])
+    table = Table(tmp_path, CLOCKS)
+    append_rows(table, [[clock(0)]])
     (file,) = table.files()
     day, log = str(Path(file.path).parent), "clocks/_delta_log"
     created = ["clocks", ".", f"{log}/{0:020}.json", log]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from shutil import copytree, rmtree
+from shutil import copytree
 from typing import Any
 from unittest.mock import Mock
 
@@ -27,6 +27,7 @@ from pipeline.tables.tasks import FILES, OUTCOME, WINDOWS, Outcome, Results, _pa
 from pipeline.watch.watching import STATE_SPEC
 from tests.effort import IS_SOAK, each_case
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, three_servers
+from tests.pipeline.made_tables import without_records
 
 SPECS = (*BASE_SPECS.values(), *current.SPECS.values(), RANGES_SPEC, TRANSITIONS_SPEC, STATE_SPEC)
 SALT = "the same for all"
@@ -44,12 +45,6 @@ def outcome_for(lake: Lake, log: MadeUpLog, tasks: int, few_rows: int = 20_000, 
     step = -(-entries.num_rows // tasks)
     parts = (entries.slice(begin, step) for begin in range(0, entries.num_rows, step))
     return outcome_of(each for part in parts for each in work(plan, part.to_batches(max_chunksize=5)))
-
-
-def remove_record(output: Path) -> None:
-    """Remove the parts that versions before the record of batches did not write."""
-    (output / "batches-log.json").unlink()
-    rmtree(output / RANGES_SPEC.name)
 
 
 def events_of_two() -> pa.RecordBatch:
@@ -138,7 +133,7 @@ def test_farm_of_first_batch_is_known_without_its_end_or_notes(tmp_path: Path, m
             lake.write_outcome(outcome_for(lake, log, 1), 0)
     assert lake_at(tmp_path).farms == {log.cluster_id}
     lake_at(tmp_path).write_outcome(outcome_for(lake, log, 1), 0)
-    remove_record(tmp_path)
+    without_records(tmp_path)
     assert lake_at(tmp_path).farms == {log.cluster_id}
 
 
@@ -237,7 +232,7 @@ def test_lake_with_lost_last_commit_is_refused(three_batches: Path, tmp_path: Pa
 def test_lake_of_earlier_version_without_records_continues(tmp_path: Path) -> None:
     first, second, third = parts_of(20, 40)
     write_parts(tmp_path, [first, second])
-    remove_record(tmp_path)
+    without_records(tmp_path)
     lake = lake_at(tmp_path)
     lake.write_outcome(outcome_for(lake, third, 1), 2)
     write_parts(tmp_path / "undisturbed", [first, second, third])
@@ -252,8 +247,7 @@ def test_events_of_earlier_version_without_records_continue(finished: int, tmp_p
     events = events_of_two()
     EventsTable(tmp_path).write_batch([events], 0)
     write_parts(tmp_path, parts_of(20, 40)[:1])
-    (tmp_path / "batches-events.json").unlink()
-    remove_record(tmp_path)
+    without_records(tmp_path)
     for name in ("checkpoint", "checkpoint-events"):
         (tmp_path / name / "commits").mkdir(parents=True)
     if finished >= 0:
