@@ -78,8 +78,10 @@ class Engine:
 
     def opened(self, place: LogPlace, entries: int = 0) -> AbstractContextManager[SparkSession | None]:
         """Open Spark's session; there is none if this process does the work. Raise FarmLogError, NoJavaError."""
-        if self.is_local(place, entries):
-            return nullcontext()
+        return nullcontext() if self.is_local(place, entries) else self.spark(place)
+
+    def spark(self, place: LogPlace) -> SparkSession:
+        """Open Spark's session. Raise FarmLogError, NoJavaError."""
         packages = place.packages()
         try:
             return self.open_spark(self.master, self.conf, packages=packages)

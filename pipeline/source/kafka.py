@@ -31,7 +31,9 @@ from pipeline import ignore
 from pipeline.decode.columns import Row, record_batches
 from pipeline.decode.entries import APPLICATION
 from pipeline.schemas import ENTRIES
-from pipeline.source.log_client import OTHER_CLUSTER, SILENCE_SECONDS, FarmLogError, FarmSilentError
+from pipeline.source.log_client import OTHER_CLUSTER, SILENCE_SECONDS, FarmLogError, FarmSilentError, LogStatus
+from pipeline.source.ranges import LogRange, SnapshotRange
+from pipeline.source.stored_log import KnownTime
 
 FORMAT = "kafka"
 TOPIC = "farm-log"
@@ -65,8 +67,11 @@ def kafka_stream(
     checkpoint; by default the options determine it.
     """
     records = session.readStream.format(FORMAT).options(**options_of(options, first_entry)).load()
-    chosen = records.selectExpr("offset", "value", "unix_millis(timestamp) AS time_ms", "headers")
-    return chosen.mapInArrow(partial(rows_of_records, farm), ENTRIES)
+    return _columns_of(records).mapInArrow(partial(rows_of_records, farm), ENTRIES)
+
+
+def _columns_of(records: DataFrame) -> DataFrame:
+    return records.selectExpr("offset", "value", "unix_millis(timestamp) AS time_ms", "headers")
 
 
 def refuse_other_farm(
@@ -113,10 +118,12 @@ def _wait(seconds: float, check: Callable[[], None], is_over: Callable[[], bool]
         time.sleep(polls.next_s())
 
 
-def options_of(options: Mapping[str, str], first_entry: int | None = None) -> dict[str, str]:
+def options_of(
+    options: Mapping[str, str], first_entry: int | None = None, end_entry: int | None = None
+) -> dict[str, str]:
     """Return the options of Spark's connector: its own ones, completed by the options of any source.
 
-    `first_entry` replaces every option about the start.
+    `first_entry` replaces every option about the start; `end_entry` is one beyond the last entry of a batch.
     """
     named = {MOST_OFFSETS: options[MOST_ENTRIES]} if MOST_ENTRIES in options else {}
     of_run = {TOPIC_OPTION: TOPIC, "startingOffsets": "earliest", **named}
@@ -124,11 +131,15 @@ def options_of(options: Mapping[str, str], first_entry: int | None = None) -> di
     found = {**of_run, **theirs, "includeHeaders": "true"}
     if first_entry is None:
         return found
-    start = json.dumps({found[TOPIC_OPTION]: {"0": first_entry - _OFFSET_TO_INDEX}})
     # Spark ignores the case of its options.
     starts = "startingoffsets", "startingtime"
     kept = {name: value for name, value in found.items() if not name.lower().startswith(starts)}
-    return {**kept, "startingOffsets": start}
+    places = {"startingOffsets": first_entry, "endingOffsets": end_entry}
+    return kept | {
+        name: json.dumps({found[TOPIC_OPTION]: {"0": entry - _OFFSET_TO_INDEX}})
+        for name, entry in places.items()
+        if entry is not None
+    }
 
 
 def rows_of_records(farm: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -153,6 +164,16 @@ def _term(headers: Any) -> int:
 
 def cluster_of(session: SparkSession, options: Mapping[str, str], check: Callable[[], None] = ignore) -> str:
     """Return the cluster id from the brokers. Raise FarmLogError, and FarmSilentError when no broker replies."""
+    return str(_requested(session, options, lambda _, admin: admin.describeCluster().clusterId(), check))
+
+
+def _requested(
+    session: SparkSession,
+    options: Mapping[str, str],
+    request: Callable[[Any, Any], Any],
+    check: Callable[[], None] = ignore,
+) -> Any:
+    """Return the brokers' reply to a request, which gets the JVM's `org.apache.kafka` and a client."""
     java: Any = session._jvm  # noqa: SLF001 - there is no other way to it
     properties = java.java.util.Properties()
     if not any(f"kafka.{each}" in options for each in _TIMEOUTS):
@@ -161,7 +182,8 @@ def cluster_of(session: SparkSession, options: Mapping[str, str], check: Callabl
     for name, value in options.items():
         if name.startswith("kafka."):
             properties.setProperty(name.removeprefix("kafka."), value)
-    client = java.org.apache.kafka.clients.admin.AdminClient
+    kafka = java.org.apache.kafka
+    client = kafka.clients.admin.AdminClient
     if not callable(getattr(client, "create", None)):
         raise FarmLogError(
             f"Spark's connector for Kafka is not there: give Spark --packages {connector()} (or the option --conf"
@@ -169,14 +191,65 @@ def cluster_of(session: SparkSession, options: Mapping[str, str], check: Callabl
         )
     admin = client.create(properties)
     try:
-        cluster = admin.describeCluster().clusterId()
-        _wait(math.inf, check, cluster.isDone)
-        return str(cluster.get())
+        reply = request(kafka, admin)
+        _wait(math.inf, check, reply.isDone)
+        return reply.get()
     except Py4JJavaError as error:
         cause = error.java_exception.getCause() or error.java_exception
         message = cause.getMessage() or cause.toString()
-        raise FarmSilentError(
-            f"no broker at {options.get(SERVERS)} returns the id of its cluster: {message}"
-        ) from error
+        raise FarmSilentError(f"no broker at {options.get(SERVERS)} replies: {message}") from error
     finally:
         admin.close(java.java.time.Duration.ZERO)
+
+
+class TopicRanges:
+    """The records of a topic as a place of the log (`pipeline/source/ranges.py`), for a repair.
+
+    The topic lacks the entries that are not for its readers, so a range has a row for most of its indexes.
+    """
+
+    def __init__(self, session: SparkSession, options: Mapping[str, str]) -> None:
+        self._session = session
+        self._options = options
+
+    def status(self, cluster: str | None = None, *, of_all: bool = False) -> LogStatus:
+        """Return the first offset and the end of the topic, as indexes; any broker has all records."""
+        del of_all
+        farm = refuse_other_farm(self._session, self._options, () if cluster is None else {cluster})
+        return LogStatus(farm, self._offset("earliest") + _OFFSET_TO_INDEX, self._offset("latest"))
+
+    def oldest(self, cluster: str) -> int:
+        """Return the index of the first offset."""
+        return self.status(cluster).first_index
+
+    def snapshot_index(self) -> int:
+        """Raise FarmLogError, since a topic has records only."""
+        raise FarmLogError("a topic does not have a snapshot: name a state directory with --directory")
+
+    def time_before(self, index: int, known: KnownTime | None) -> None:
+        """Return None, since each record has its log time."""
+
+    def plan(self, first: int, end: int, cluster: str, known: KnownTime | None = None) -> LogRange:
+        """Return the range."""
+        del known
+        return LogRange(first, end, cluster)
+
+    def rows(self, partition: LogRange | SnapshotRange) -> Iterator[Row]:
+        """Read the records with one job of Spark. It fails if the topic loses records in the meantime."""
+        if isinstance(partition, SnapshotRange):
+            raise FarmLogError("a topic does not have a snapshot")
+        options = options_of(self._options, partition.first, partition.end)
+        for batch in _columns_of(self._session.read.format(FORMAT).options(**options).load()).toArrow().to_batches():
+            yield from _rows(batch)
+
+    def _offset(self, end: str) -> int:
+        """Return the `earliest` or the `latest` offset of the topic's only partition."""
+        topic = options_of(self._options)[TOPIC_OPTION]
+
+        def request(kafka: Any, admin: Any) -> Any:
+            partition = kafka.common.TopicPartition(topic, 0)
+            return admin.listOffsets({partition: getattr(kafka.clients.admin.OffsetSpec, end)()}).partitionResult(
+                partition
+            )
+
+        return int(_requested(self._session, self._options, request).offset())

@@ -1,6 +1,7 @@
 """`garlicfarm pipeline run --kafka` reads a farm's topic, from a moment on and during a recovery of the farm."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,17 +22,20 @@ PAUSE_S = 90
 """Between two batches; the farm is recovered in this time, since tasks without a broker end the run."""
 
 
-def command(listen: str, output: Path, *options: str) -> list[str]:
-    """Return the command of a run over the topic."""
+def command(name: str, listen: str, output: Path, *options: str) -> list[str]:
+    """Return a command of the pipeline over the topic."""
     of_spark = ("--conf", f"spark.jars={','.join(jars())}", "--master", "local[1]")
-    of_run = ("--kafka", listen, "--output", str(output), "--no-events", *of_spark, *options)
-    return [sys.executable, "-m", "bridge.cli.main", "pipeline", "run", *of_run]
+    of_topic = ("--kafka", listen, "--output", str(output), *of_spark, *options)
+    return [sys.executable, "-m", "bridge.cli.main", "pipeline", name, *of_topic]
+
+
+def ended(command: list[str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, capture_output=True, text=True, timeout=BEGIN_BOUND_S, check=False)
 
 
 def once(listen: str, output: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     """Return the end of a run over all present records."""
-    run = command(listen, output, "--once", *options)
-    return subprocess.run(run, capture_output=True, text=True, timeout=BEGIN_BOUND_S, check=False)
+    return ended(command("run", listen, output, "--once", "--no-events", *options))
 
 
 def read_entries(output: Path) -> list[dict[str, Any]]:
@@ -70,7 +74,11 @@ def test_recovery_of_farm_ends_run_over_its_topic(tmp_path: Path) -> None:
     with node_with(tmp_path / "farm", "") as (node, listen):
         with (
             (tmp_path / "problem.txt").open("w") as problem,
-            child(command(listen, output, "--trigger", str(PAUSE_S)), stdout=subprocess.DEVNULL, stderr=problem) as run,
+            child(
+                command("run", listen, output, "--no-events", "--trigger", str(PAUSE_S)),
+                stdout=subprocess.DEVNULL,
+                stderr=problem,
+            ) as run,
         ):
             wait_until(lambda: bool(read_entries(output)), BEGIN_BOUND_S, "the run has written a batch")
             cluster = node.view().farm.cluster_id
@@ -87,3 +95,18 @@ def test_recovery_of_farm_ends_run_over_its_topic(tmp_path: Path) -> None:
         assert (found["farm"], found["last"] <= recovery["lastIndex"]) == (cluster, True)
         again = once(listen, output)
         assert (again.returncode, "garlicfarm recover" in again.stderr) == (1, True), again.stderr
+
+
+def test_lost_rows_are_repaired_from_topic(tmp_path: Path) -> None:
+    (tmp_path / "farm").mkdir()
+    output, sql = tmp_path / "tables", "SELECT * FROM quarantine ORDER BY index"
+    with node_with(tmp_path / "farm", "") as (_, listen):
+        done = once(listen, output)
+        assert done.returncode == 0, done.stderr
+        rows = documents(output, sql)
+        assert rows
+        shutil.rmtree(output / "quarantine")
+        repaired = ended(command("repair", listen, output))
+        assert (repaired.returncode, "were read again" in repaired.stdout) == (0, True), repaired.stderr
+        assert documents(output, sql) == rows
+        assert once(listen, output).returncode == 0
