@@ -60,7 +60,7 @@ INPUTS: dict[Callable[[], Subject[Any]], tuple[int, set[str] | None]] = {
     zmq.BroadcastTarget: (1_500, None),
     ZmqEndpoint: (30, {"EntriesBatch", "SnapshotPiece", "UpdateCommitted", "ChangeCommitted"}),
 }
-"""Number of inputs in a portion, and the outcomes that must occur (None: all); `make test` usually plays one portion."""
+"""Inputs in a portion, and the outcomes that must occur (None: all); `make test` usually plays one portion."""
 SOAK_FACTOR = 20
 """Number of portions in `make soak`."""
 
