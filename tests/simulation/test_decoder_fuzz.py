@@ -60,7 +60,7 @@ INPUTS: dict[Callable[[], Subject[Any]], tuple[int, set[str] | None]] = {
     zmq.BroadcastTarget: (1_500, None),
     ZmqEndpoint: (30, {"EntriesBatch", "SnapshotPiece", "UpdateCommitted", "ChangeCommitted"}),
 }
-"""Inputs in a portion, and the outcomes that must occur (None: all); `make test` usually plays one portion."""
+"""Number of inputs in a portion, and the outcomes that must occur (None: all). `make test` mostly plays one portion."""
 SOAK_FACTOR = 20
 """Number of portions in `make soak`."""
 
@@ -68,9 +68,9 @@ SOAK_FACTOR = 20
 @pytest.mark.search
 @pytest.mark.parametrize("subject", INPUTS)
 def test_fuzz_hostile_input_raises_only_its_error(subject: Callable[[], Subject[Any]]) -> None:
-    """Play inputs until enough outcomes have occurred; at most as many as `make soak`, which plays all of them.
+    """Play portions of inputs until enough outcomes have occurred; `make soak` plays all portions.
 
-    With few inputs a rare outcome is sometimes missing. A twentyfold number of inputs rarely lacks it.
+    One portion sometimes lacks a rare outcome. Twenty portions practically never lack it.
     """
     tally, fuzzed = Tally(), subject()
     quick, required = INPUTS[subject]
