@@ -90,6 +90,8 @@ class StructureKeeper:
         """Set and replaced at the end of each query and after the cache was read."""
         self._cache_read = trio.Event()
         self._queried_at_s = -LEAST_INTERVAL_S
+        self._is_pausing = False
+        """True while `run` waits until its next query."""
 
     @property
     def is_usable(self) -> bool:
@@ -139,8 +141,10 @@ class StructureKeeper:
                 delay_s = refresh_delay_s(left_s, self._random)
                 if self._table.has_failed(trio.current_time()):
                     delay_s = min(delay_s, withdrawals.next_s())
+            self._is_pausing = True
             with trio.move_on_after(delay_s):
                 await self._refresh_request.wait()
+            self._is_pausing = False
             await trio.sleep_until(self._queried_at_s + LEAST_INTERVAL_S)
 
     def request_refresh(self) -> None:
@@ -152,7 +156,7 @@ class StructureKeeper:
         failed = self._counters[ClientCounter.FETCHES_FAILED]
         with trio.move_on_after(timeout_s):
             while not self.is_usable and self._counters[ClientCounter.FETCHES_FAILED] == failed:
-                if not self._one_query.locked():
+                if self._is_pausing and not self._one_query.locked():
                     self.request_refresh()
                 await self._finished.wait()
         if self.problem is not None:

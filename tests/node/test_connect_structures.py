@@ -63,6 +63,22 @@ async def test_clock_of_stage_does_not_overtake_thread(tmp_path: Path, autojump_
         assert trio.current_time() == began_s
 
 
+async def test_stream_before_first_query_does_not_repeat_query(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = StructureKeeper.query
+
+    async def late(keeper: StructureKeeper) -> None:
+        await trio.sleep(1)
+        await query(keeper)
+
+    monkeypatch.setattr(StructureKeeper, "query", late)
+    async with connect_stage(tmp_path, autojump_clock) as stage, stage.client() as farm:
+        await request(farm)
+        await trio.sleep(20)
+        assert farm.counters[ClientCounter.FETCHES] == 1
+
+
 @pytest.mark.parametrize("kind", HOSTILE)
 async def test_hostile_structure_is_refused_with_one_line(tmp_path: Path, autojump_clock: MockClock, kind: str) -> None:
     make, reason = HOSTILE[kind]
