@@ -15,14 +15,23 @@ from pipeline.tables.files import DataFile, _Part
 from tests.pipeline.full_disk import FREE_PAGES, rows_in, write
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return the tables of an undisturbed run after its first batch and after its second batch."""
+    made = tmp_path_factory.mktemp("undisturbed")
+    write(made / "first", 0)
+    both = shutil.copytree(made / "first", made / "both")
+    write(both, 1)
+    return made / "first", both
+
+
 @pytest.mark.parametrize("whole", [0, 3])
 def test_batch_with_partial_file_is_completed_later(
-    whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: int, undisturbed: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A killed process leaves such a file too. `whole`: the number of complete files before it."""
-    for batch in (0, 1):
-        write(tmp_path / "undisturbed", batch)
-    write(tmp_path / "full", 0)
+    first, both = undisturbed
+    full = shutil.copytree(first, tmp_path / "full")
     complete, closed = _Part.close, list[Path]()
 
     def close(part: _Part) -> DataFile:
@@ -36,11 +45,11 @@ def test_batch_with_partial_file_is_completed_later(
     with monkeypatch.context() as patched:
         patched.setattr(_Part, "close", close)
         with pytest.raises(OSError, match="No space left") as failure:
-            write(tmp_path / "full", 1)
+            write(full, 1)
     assert "free some space for --output" in reason_of(failure.value)
     assert closed[-1].is_file()
-    write(tmp_path / "full", 1)
-    assert rows_in(tmp_path / "full") == rows_in(tmp_path / "undisturbed")
+    write(full, 1)
+    assert rows_in(full) == rows_in(both)
 
 
 @pytest.mark.soak

@@ -490,7 +490,7 @@ def rows_or_refusal(output: Path, spec: TableSpec) -> list[dict[str, Any]] | Non
 
 
 @pytest.mark.search
-@over_seeds(40, quick=2)
+@over_seeds(40, quick=1)
 def test_restored_state_does_not_lose_rows_silently(
     seed: int, states: list[Path], undamaged_rows: Rows, tmp_path: Path
 ) -> None:
@@ -575,7 +575,7 @@ def restore_derived(output: Path, states: list[Path], choice: random.Random) -> 
 
 
 @pytest.mark.search
-@over_seeds(40, quick=4)
+@over_seeds(40, quick=2)
 def test_restored_derived_tables_do_not_lose_rows_silently(
     seed: int, derived_states: list[Path], derived_at_end: Rows, tmp_path: Path
 ) -> None:
