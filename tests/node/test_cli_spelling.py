@@ -1,6 +1,8 @@
 """The overview of the commands, similar names, and one spelling of common options."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +92,16 @@ def test_misspelled_command_names_similar_at_every_level(path: tuple[str, ...], 
 def test_command_of_a_group_is_named_with_its_group(typed: str, meant: str) -> None:
     done = CliRunner().invoke(cli, [typed])
     assert (done.exit_code, f"No such command {typed!r}. Did you mean {meant}?" in done.output) == (2, True)
+
+
+def test_unknown_command_imports_no_command() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from bridge.cli.main import cli; "
+        "print(CliRunner().invoke(cli, ['rotate']).output, 'bridge.cli.keys.farm_keys' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "'keys rotate'" in done.stdout
+    assert done.stdout.split()[-1] == "False"
 
 
 def test_common_options_have_one_spelling_and_type() -> None:

@@ -8,7 +8,8 @@ The overview shows the commands in sections. The table of a group has one mappin
 a section.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
@@ -18,6 +19,9 @@ import click
 from click.shell_completion import CompletionItem
 from msgspec import Struct
 
+from bridge import DOCUMENTS
+
+_COMMAND = re.compile(r"^## garlicfarm ([a-z-]+) ([a-z-]+)$", re.MULTILINE)
 _LINE = 100
 """Limit in characters for the line of another package's command."""
 
@@ -102,15 +106,8 @@ class LazyGroup(click.Group):
     def places_of(self, name: str) -> list[str]:
         """Return the commands of this name in this group and in its groups, each with its group."""
         here = [name] if name in self.lazy_commands else []
-        return here + [f"{group} {name}" for group, names in self._groups_below() if name in names]
-
-    def _groups_below(self) -> Iterator[tuple[str, list[str]]]:
-        for name, each in self._own_commands.items():
-            # An extra may be missing.
-            with suppress(ImportError):
-                command = _loaded(each.target)
-                if isinstance(command, click.Group):
-                    yield name, command.list_commands(click.Context(command))
+        below = ((group, each) for group, each in _documented_commands() if group in self._own_commands)
+        return here + [f"{group} {each}" for group, each in below if each == name]
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the names of commands and of options."""
@@ -125,6 +122,14 @@ class LazyGroup(click.Group):
         for heading, commands in self.sections.items():
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(width), lazy.summary) for name, lazy in commands.items()])
+
+
+def _documented_commands() -> list[tuple[str, str]]:
+    """Return each group and command in the reference: an import of all modules would take a second."""
+    for directory in DOCUMENTS:
+        with suppress(OSError):
+            return _COMMAND.findall((directory / "reference" / "commands.md").read_text(encoding="utf-8"))
+    return []
 
 
 def _loaded(target: str) -> click.Command:
