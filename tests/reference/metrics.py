@@ -11,6 +11,7 @@ from bridge.connect.forwarding import ListenerCount
 from bridge.node.control import metrics
 from bridge.node.control.counters import FAMILIES, ViewPart, identifier
 from bridge.node.events import durations
+from consensus import Histogram
 from consensus.protocols.kraft.replica.peer_transport import TransportEvent
 from consensus.protocols.zmq_raft.counters import ClientEvent, PeerEvent
 from pipeline.serve import metrics as pipeline
@@ -137,7 +138,7 @@ def _of_kraft() -> Iterator[str]:
 
 
 def _gauges() -> Iterator[str]:
-    for metric in metrics._ViewCollector(farm_view()).collect():
+    for metric in metrics._NodeCollector(farm_view(), durations.Durations(Histogram())).collect():
         if metric.type == "gauge":
             labels = dict.fromkeys(label for sample in metric.samples for label in sample.labels)
             name = metric.name.removeprefix(f"{metrics.PREFIX}_")

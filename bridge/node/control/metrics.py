@@ -11,7 +11,9 @@ A series that begins at 1 has not increased, so an alert would miss the first ev
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -123,25 +125,14 @@ GAUGES: Final[Mapping[str, str]] = {
 def exposition(view: FarmView, durations: Durations | None = None) -> bytes:
     """Return the metrics of `view` and the histograms of durations, as Prometheus text."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_ViewCollector(view))
-    registry.register(_DurationCollector(durations or Durations(Histogram())))
+    registry.register(_NodeCollector(view, durations or Durations(Histogram())))
     return generate_latest(registry)
 
 
-class _DurationCollector(Collector):
-    def __init__(self, durations: Durations) -> None:
-        self._durations = durations
-
-    def collect(self) -> Iterator[Metric]:
-        for name, histogram in self._durations.items():
-            counts = histogram.cumulative()
-            buckets = [("+Inf" if math.isinf(bound_s) else f"{bound_s:g}", count) for bound_s, count in counts]
-            yield HistogramMetricFamily(f"{PREFIX}_{name}_seconds", TEXTS[name], buckets, sum_value=histogram.total_s)
-
-
-class _ViewCollector(Collector):
-    def __init__(self, view: FarmView) -> None:
+class _NodeCollector(Collector):
+    def __init__(self, view: FarmView, durations: Durations) -> None:
         self._view = view
+        self._durations = durations
 
     def collect(self) -> Iterator[Metric]:
         yield from _verdict(self._view)
@@ -151,49 +142,47 @@ class _ViewCollector(Collector):
         yield from _publishing(self._view)
         yield from _router(self._view)
         yield from _counters(self._view)
-
-
-def _labels(*texts: str) -> tuple[str, ...]:
-    return tuple(map(printable, texts))
+        yield from _durations(self._durations)
 
 
 def _gauge(name: str, value: float) -> Metric:
     return GaugeMetricFamily(f"{PREFIX}_{name}", GAUGES[name], value=value)
 
 
-def _labeled(name: str, labels: Sequence[str]) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"{PREFIX}_{name}", GAUGES[name], labels=labels)
+def _labeled(name: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
+    """Return one series for each value of the label."""
+    metric = GaugeMetricFamily(f"{PREFIX}_{name}", GAUGES[name], labels=(label,))
+    for text, value in values:
+        metric.add_metric((printable(text),), value)
+    return metric
+
+
+def _state_set(name: str, label: str, states: Iterable[Enum], present: Enum) -> Metric:
+    """Return a state set of Prometheus: one series for each state, with 1 for the present state."""
+    return _labeled(name, label, ((state.value, state is present) for state in states))
 
 
 def _verdict(view: FarmView) -> Iterator[Metric]:
-    """Yield a state set of Prometheus: one series for each kind, with 1 for the present kind."""
-    kinds = _labeled("verdict", ("kind",))
-    for kind in VerdictKind:
-        kinds.add_metric(_labels(kind.value), view.verdict.kind is kind)
-    yield kinds
+    yield _state_set("verdict", "kind", VerdictKind, view.verdict.kind)
     if view.verdict.can_lose is not None:
         yield _gauge("can_lose_servers", view.verdict.can_lose)
 
 
 def _node(view: FarmView) -> Iterator[Metric]:
-    info = _labeled("node_info", ("name", "version", "phase"))
-    info.add_metric(_labels(view.node.name, view.node.version, view.node.phase.value), 1)
-    yield info
+    info = {"name": view.node.name, "version": view.node.version, "phase": view.node.phase.value}
+    metric = GaugeMetricFamily(f"{PREFIX}_node_info", GAUGES["node_info"], labels=tuple(info))
+    metric.add_metric(tuple(map(printable, info.values())), 1)
+    yield metric
     yield _gauge("uptime_seconds", view.node.uptime_ms / 1000)
     yield _gauge("generation", view.node.generation)
     if view.node.directory is not None:
         yield _gauge("directory_serving", view.node.directory.problem is None)
-    alarms = _labeled("alarms", ("kind",))
-    for kind in sorted({alarm.kind for alarm in view.alarms}):
-        alarms.add_metric(_labels(kind), sum(alarm.kind == kind for alarm in view.alarms))
-    yield alarms
+    yield _labeled("alarms", "kind", sorted(Counter(alarm.kind for alarm in view.alarms).items()))
 
 
 def _members(view: FarmView) -> Iterator[Metric]:
-    members, counted = _labeled("members", ("status",)), counted_members(view)
-    for status in MemberStatus:
-        members.add_metric(_labels(status.value), sum(member.status is status for member in counted))
-    yield members
+    counts = Counter(member.status for member in counted_members(view))
+    yield _labeled("members", "status", ((status.value, counts[status]) for status in MemberStatus))
     yield _gauge("gossip_peers", view.gossip.peer_count)
     yield _gauge("gossip_capacity", view.gossip.capacity)
     times = [member.rtt_ms for member in view.members if member.rtt_ms is not None]
@@ -203,21 +192,16 @@ def _members(view: FarmView) -> Iterator[Metric]:
 
 def _raft(view: FarmView) -> Iterator[Metric]:
     raft = view.raft
-    roles = _labeled("raft_role", ("role",))
-    for role in RaftRole:
-        roles.add_metric(_labels(role.value), raft.role is role)
-    yield roles
+    yield _state_set("raft_role", "role", RaftRole, raft.role)
     yield _gauge("raft_term", raft.term)
     yield _gauge("raft_has_leader", raft.leader_id is not None)
     yield _gauge("raft_last_index", raft.last_index)
     yield _gauge("raft_commit_index", raft.commit_index)
     yield _gauge("raft_applied_index", raft.applied_index)
-    lags = _labeled("raft_follower_lag_entries", ("server",))
-    for follower in raft.followers:
-        if follower.lag_entries is None:
-            continue
-        lags.add_metric(_labels(follower.name or str(follower.raft_id)), follower.lag_entries)
-    yield lags
+    lags = (
+        (each.name or str(each.raft_id), each.lag_entries) for each in raft.followers if each.lag_entries is not None
+    )
+    yield _labeled("raft_follower_lag_entries", "server", lags)
 
 
 def _publishing(view: FarmView) -> Iterator[Metric]:
@@ -271,3 +255,10 @@ def _counters(view: FarmView) -> Iterator[Metric]:
             value = counts[family.part].get(family.key(member), 0)
             metrics[name].add_metric((identifier(member),) if family.metric else (), value)
         yield from metrics.values()
+
+
+def _durations(durations: Durations) -> Iterator[Metric]:
+    for name, histogram in durations.items():
+        counts = histogram.cumulative()
+        buckets = [("+Inf" if math.isinf(bound_s) else f"{bound_s:g}", count) for bound_s, count in counts]
+        yield HistogramMetricFamily(f"{PREFIX}_{name}_seconds", TEXTS[name], buckets, sum_value=histogram.total_s)
