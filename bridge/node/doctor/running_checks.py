@@ -47,14 +47,10 @@ def running_checks(state_dir: Path) -> list[Check]:
     if not answers(socket):
         return []
     try:
-        return checks_of(send_request(socket, _picture))
+        return checks_of(send_request(socket, ControlClient.view))
     except ControlError as error:
         action = "see its output; restart the node if it hangs"
         return [Check("node", CheckResult.PROBLEM, f"it runs and does not answer: {error}", action)]
-
-
-async def _picture(client: ControlClient) -> FarmView:
-    return await client.view()
 
 
 def checks_of(view: FarmView) -> list[Check]:
