@@ -262,7 +262,7 @@ async def test_invited_node_does_not_get_name_of_other_node() -> None:
     farm = FakeLeader(leads=False)
     metadata = SimpleNamespace(name="node-4", raft_id=None, feature_level=SUPPORTED_LEVEL)
     newcomer = SimpleNamespace(node_id=identity(9), metadata=metadata, reachable=True, key=b"")
-    farm.admin._member_directory = SimpleNamespace(members=lambda: (newcomer,))  # type: ignore[assignment]
+    farm.admin.member_directory = SimpleNamespace(members=lambda: (newcomer,))  # type: ignore[assignment]
     with pytest.raises(Refused, match="node-4"):
         await farm.admin.approve_invited(identity(9))
     assert [what for what, _ in farm.requested] == ["barrier"], "no leadership was taken for a refused order"
@@ -316,7 +316,7 @@ async def test_eviction_without_next_era_evicts() -> None:
 async def test_eviction_without_eras_reports_remedy(log_era: int, ring_era: int) -> None:
     leader = FakeLeader()
     leader.state = replace(leader.state, rekeying=Rekeying(era=log_era))
-    leader.admin._agent = agent_with(Keyring.of(b"1" * 32, era=ring_era))
+    leader.admin.provider = agent_with(Keyring.of(b"1" * 32, era=ring_era))
     reply = await evict_stolen(leader.admin)
     assert leader.state.admitted[STOLEN].standing is Standing.EVICTED
     assert reply["keysReplaced"] is False
@@ -351,7 +351,7 @@ async def test_eviction_below_its_level_names_update() -> None:
 
 async def test_eviction_advances_log_to_era_of_keys() -> None:
     leader = FakeLeader()
-    leader.admin._agent = agent_with(Keyring.of(b"1" * 32, era=3))
+    leader.admin.provider = agent_with(Keyring.of(b"1" * 32, era=3))
     reply = await evict_stolen(leader.admin)
     assert (reply["era"], reply["keysReplaced"]) == (4, True)
     assert leader.state.rekeying.era == 4

@@ -95,7 +95,7 @@ async def _approve_successor(stage: OldFarm, check: int) -> Any:
     metadata = SimpleNamespace(name="node-4", raft_id=None, feature_level=SUPPORTED_LEVEL)
     newcomer = SimpleNamespace(node_id=identity(9), metadata=metadata, reachable=True, key=b"")
     approver = admin(CurrentFarm(stage.farm))
-    approver._member_directory = SimpleNamespace(members=lambda: (newcomer,))  # type: ignore[assignment]
+    approver.member_directory = SimpleNamespace(members=lambda: (newcomer,))  # type: ignore[assignment]
     request = Request("POST", NODES_APPROVE.path, b'{"node": "node-4"}')
     call = Call(request, "", {"check": check}, body_of(NODES_APPROVE, request.body))
     return await approver.handlers[NODES_APPROVE](call)

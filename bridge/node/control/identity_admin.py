@@ -13,6 +13,7 @@ node could evict other nodes.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import trio
 from msgspec import UNSET
@@ -76,25 +77,17 @@ WAITED_FOR = PASSING - {ChangeRefusal.NOT_LEADER, ChangeRefusal.LEADERSHIP_LOST}
 """Refusals after which the same request may succeed with this leader."""
 
 
+@dataclass(slots=True, eq=False)
 class IdentityAdmin:
     """The handlers of the routes above."""
 
-    def __init__(
-        self,
-        provider: MembershipProvider,
-        member_directory: MemberDirectory,
-        farm_keys: FarmKeys,
-        trace: EventLog,
-        current: CurrentFarm,
-        hand_over: HandOver,
-    ) -> None:
-        """Set the parts; `hand_over` transfers leadership to a server."""
-        self._hand_over = hand_over
-        self._agent = provider
-        self._member_directory = member_directory
-        self._farm_keys = farm_keys
-        self._trace = trace
-        self._current = current
+    provider: MembershipProvider
+    member_directory: MemberDirectory
+    farm_keys: FarmKeys
+    trace: EventLog
+    current: CurrentFarm
+    hand_over: HandOver
+    """Transfers leadership to a server."""
 
     @property
     def handlers(self) -> Handlers:
@@ -110,10 +103,10 @@ class IdentityAdmin:
     # -- list ----------------------------------------------------------------------------------------------------------
 
     async def _list(self, _: Call[None]) -> NodesAnswer:
-        farm = self._current.required()
+        farm = self.current.required()
         state, configuration = farm.state, farm.replica.server.describe().raft.configuration
         admitted = {**farm.known.unapplied(configuration), **state.admitted}
-        seen = {bytes(each.node_id): each for each in self._member_directory.members()}
+        seen = {bytes(each.node_id): each for each in self.member_directory.members()}
         identities = [
             IdentityView(
                 id=each.node_id.hex(),
@@ -163,11 +156,11 @@ class IdentityAdmin:
         return refusal(state.admitted, node_id, name, holder_runs=runs)
 
     def _name(self, each: Admitted) -> str | None:
-        own = each.node_id == self._agent.node_id
-        return self._member_directory.name_of(self._agent.node_id) if own else each.name
+        own = each.node_id == self.provider.node_id
+        return self.member_directory.name_of(self.provider.node_id) if own else each.name
 
     def _status(self, node_id: bytes, seen: dict[bytes, FarmMember]) -> str:
-        if node_id == self._agent.node_id:
+        if node_id == self.provider.node_id:
             return "alive"
         listed = seen.get(node_id)
         return "unknown" if listed is None else listed.status.name.lower()
@@ -175,7 +168,7 @@ class IdentityAdmin:
     # -- approve -------------------------------------------------------------------------------------------------------
 
     async def _approve(self, call: Call[NodeRequest]) -> NodeApproved | CheckedAnswer:
-        farm, node = self._current.required(), call.body.node
+        farm, node = self.current.required(), call.body.node
         await self._prepare(farm)
         check_level(farm, _approval_level(farm.state, self._decision(farm.state, node)))
         if call.is_check:
@@ -184,7 +177,7 @@ class IdentityAdmin:
 
     async def approve_invited(self, node_id: bytes) -> None:
         """Admit a node with an invitation, if no other identity has its name; raise `Refused`."""
-        farm = self._current.required()
+        farm = self.current.required()
         await self._prepare(farm)
 
         def decision() -> Admission:
@@ -195,7 +188,7 @@ class IdentityAdmin:
 
     async def _approved(self, farm: FoundedFarm, decide: Callable[[], Admission | Approval]) -> NodeApproved:
         """Commit a decision, made while this node leads."""
-        await lead(farm, self._hand_over)
+        await lead(farm, self.hand_over)
         await reach_level(farm, _approval_level(farm.state, decide()))
         decision = decide()
         holder = holder_of(farm.state.admitted, decision.name)
@@ -206,7 +199,7 @@ class IdentityAdmin:
             raise Refused(
                 409, "not-approved", "another decision about this name was committed first: see `garlicfarm node list`"
             )
-        self._trace.append(NODE_APPROVED, {"name": name, "id": node_id.hex(), "server": given})
+        self.trace.append(NODE_APPROVED, {"name": name, "id": node_id.hex(), "server": given})
         retired = None
         if isinstance(decision, Approval) and holder is not None:
             retired = RetiredIdentity(decision.replaces.hex(), holder)
@@ -246,13 +239,13 @@ class IdentityAdmin:
         return Admission(node_id, name, newcomer.key or None, next_raft_id(table, node_id))
 
     def _share_refusal(self, state: FarmState, node_id: bytes) -> str | None:
-        return share_refusal(state.admitted, node_id, LeaderShare(self._agent.node_id, state.admitted_by))
+        return share_refusal(state.admitted, node_id, LeaderShare(self.provider.node_id, state.admitted_by))
 
     def _newcomer(self, state: FarmState, name: str) -> FarmMember:
         """Return the running node with this name or id that is not admitted under this name; raise `Refused`."""
         found = [
             each
-            for each in self._member_directory.members()
+            for each in self.member_directory.members()
             if each.reachable
             and name in (each.node_id.hex(), each.metadata.name)
             and ((known := raft_id_of(state.admitted, each.node_id)) is None or state.admitted[known].name != name)
@@ -268,12 +261,12 @@ class IdentityAdmin:
     # -- evict ---------------------------------------------------------------------------------------------------------
 
     async def _evict(self, call: Call[NodeRequest]) -> NodeEvicted | CheckedAnswer:
-        farm, which = self._current.required(), call.body
+        farm, which = self.current.required(), call.body
         await self._prepare(farm)
         self._check_eviction(farm, which)
         if call.is_check:
             return CheckedAnswer()
-        await lead(farm, self._hand_over)
+        await lead(farm, self.hand_over)
         node_id, server_id, obstacle = self._check_eviction(farm, which)
         each = None if server_id is None else farm.state.admitted[server_id]
         group, expect = group_of(farm.replica.server.describe().raft, farm.contact_within_ms), self._expect
@@ -290,9 +283,9 @@ class IdentityAdmin:
             farm.reconciling.losing_vote -= going
         if farm.state.rekeying.era != eviction.era or not self._is_evicted(farm.state, node_id):
             raise Refused(409, "not-evicted", "another eviction was committed first: try again")
-        chain = self._agent.keyring
+        chain = self.provider.keyring
         boxes = len(eviction.boxes)
-        self._trace.append(NODE_EVICTED, {"id": node_id.hex(), "era": eviction.era, "sealedFor": boxes})
+        self.trace.append(NODE_EVICTED, {"id": node_id.hex(), "era": eviction.era, "sealedFor": boxes})
         raft = farm.replica.server.describe().raft
         return NodeEvicted(
             id=node_id.hex(),
@@ -315,7 +308,7 @@ class IdentityAdmin:
         """
         state = farm.state
         node_id, server_id = self._target(state, which.node)
-        if node_id == self._agent.node_id:
+        if node_id == self.provider.node_id:
             text = "a node cannot evict itself: run the command at another voter; `garlicfarm servers` lists them"
             raise Refused(409, "itself", text)
         each = None if server_id is None else state.admitted[server_id]
@@ -333,7 +326,7 @@ class IdentityAdmin:
 
     @property
     def _expect(self) -> int:
-        return self._farm_keys.current.expect
+        return self.farm_keys.current.expect
 
     async def _take_vote(self, farm: FoundedFarm, server_id: int) -> None:
         """Change a voter to a learner. It still receives the log, including the entry with its eviction."""
@@ -356,11 +349,11 @@ class IdentityAdmin:
     def _target(self, state: FarmState, name: str) -> tuple[bytes, int | None]:
         known = {each.node_id: number for number, each in state.admitted.items()}
         named = [each.node_id for each in state.admitted.values() if each.name == name and each.is_member]
-        named += [bytes(each.node_id) for each in self._member_directory.members() if each.metadata.name == name]
+        named += [bytes(each.node_id) for each in self.member_directory.members() if each.metadata.name == name]
         identities = {
             *known,
-            *(bytes(each.node_id) for each in self._member_directory.members()),
-            bytes(self._agent.node_id),
+            *(bytes(each.node_id) for each in self.member_directory.members()),
+            bytes(self.provider.node_id),
         }
         by_id = [node_id for node_id in identities if node_id.hex() == name]
         found = set(by_id or named)
@@ -373,14 +366,14 @@ class IdentityAdmin:
 
     def _eviction(self, state: FarmState, node_id: bytes) -> tuple[Eviction, tuple[str, ...]]:
         """Return the entry, and the names of remaining members without a box."""
-        chain, seen = self._agent.keyring, self._present_members()
+        chain, seen = self.provider.keyring, self._present_members()
         if chain is None or not is_era_left(state, chain):
             # Without gossip the operator replaces the key file of every node by hand. If no further era is possible,
             # the entry evicts the identity but does not replace keys.
-            members = staying(state, self._agent.node_id, {}, without=node_id)
+            members = staying(state, self.provider.node_id, {}, without=node_id)
             era = state.rekeying.era if state.rekeying.era == LAST_ERA else state.rekeying.era + 1
             return Eviction(node_id, era, ()), tuple(each.name or "?" for each in members)
-        sealed = seal_era(state, chain, self._agent, self._farm_keys.current.label, seen, without=node_id)
+        sealed = seal_era(state, chain, self.provider, self.farm_keys.current.label, seen, without=node_id)
         return Eviction(node_id, sealed.era, sealed.boxes), (*sealed.left_out, *not_admitted(state, seen))
 
     def _is_evicted(self, state: FarmState, node_id: bytes) -> bool:
@@ -389,7 +382,7 @@ class IdentityAdmin:
 
     async def _catch_up_eras(self, farm: FoundedFarm) -> None:
         """Write entries for the eras that this node's keyring has already begun; members ignore them."""
-        chain = self._agent.keyring
+        chain = self.provider.keyring
         if chain is None or not is_era_left(farm.state, chain):
             return
         for _ in range(eras_behind(farm.state, chain)):
@@ -398,12 +391,12 @@ class IdentityAdmin:
     # -- replace the keys ----------------------------------------------------------------------------------------------
 
     async def _replace_keys(self, call: Call[ReplaceKeysRequest]) -> KeysReplaced | CheckedAnswer:
-        farm, force = self._current.required(), call.body.force
+        farm, force = self.current.required(), call.body.force
         await self._prepare(farm)
         self._next_era(farm, force=force)
         if call.is_check:
             return CheckedAnswer()
-        await lead(farm, self._hand_over)
+        await lead(farm, self.hand_over)
         state, sealed = farm.state, self._next_era(farm, force=force)
         await self._catch_up_eras(farm)
         await self._commit(farm, KeyReplacement(sealed.era, sealed.boxes))
@@ -412,13 +405,13 @@ class IdentityAdmin:
             raise Refused(409, "not-replaced", text)
         names = {each.node_id: each.name or each.node_id.hex() for each in state.admitted.values()}
         away = [names[node_id] for node_id, _ in sealed.boxes if not self._runs(node_id)]
-        self._trace.append(KEYS_REPLACEMENT_COMMITTED, {"era": sealed.era, "sealedFor": len(sealed.boxes)})
+        self.trace.append(KEYS_REPLACEMENT_COMMITTED, {"era": sealed.era, "sealedFor": len(sealed.boxes)})
         left_out = (*sealed.left_out, *not_admitted(state, self._present_members()))
         return KeysReplaced(sealed.era, len(sealed.boxes), tuple(sorted(away)), left_out)
 
     def _next_era(self, farm: FoundedFarm, *, force: bool) -> SealedEra:
         """Return new keys for all members; raise `Refused`. Only the leader detects the loss of a majority."""
-        state, chain = farm.state, self._agent.keyring
+        state, chain = farm.state, self.provider.keyring
         if chain is None:
             text = (
                 'with transport = "i2p" gossip does not distribute keys: replace the key file of each node by'
@@ -433,7 +426,7 @@ class IdentityAdmin:
                 raise Refused(409, "no-majority", text)
         if not is_era_left(state, chain):
             raise Refused(409, "no-era-left", NO_ERA_LEFT)
-        sealed = seal_era(state, chain, self._agent, self._farm_keys.current.label, self._present_members())
+        sealed = seal_era(state, chain, self.provider, self.farm_keys.current.label, self._present_members())
         if sealed.left_out and not force:
             text = (
                 f"{len(sealed.left_out)} of {len(sealed.left_out) + len(sealed.boxes)} members would not get a key,"
@@ -444,18 +437,18 @@ class IdentityAdmin:
         return sealed
 
     def _present_members(self) -> dict[bytes, FarmMember]:
-        return {bytes(each.node_id): each for each in self._member_directory.members()}
+        return {bytes(each.node_id): each for each in self.member_directory.members()}
 
     # -- back up -------------------------------------------------------------------------------------------------------
 
     async def _back_up(self, _: Call[None]) -> Answer:
-        farm = self._current.required()
+        farm = self.current.required()
         state = farm.state
         image = farm.applied_state.snapshot()
         configuration = farm.replica.server.describe().raft.configuration
-        key = self._farm_keys.current
+        key = self.farm_keys.current
         head = BackupHead(
-            node_id=self._agent.node_id,
+            node_id=self.provider.node_id,
             cluster_id=farm.known.founding.cluster_id,
             founding=farm.known.founding,
             configuration=configuration,
@@ -465,7 +458,7 @@ class IdentityAdmin:
             label=key.label.hex(),
             epoch=key.epoch,
         )
-        self._trace.append(BACKUP_MADE, {"index": state.applied_index})
+        self.trace.append(BACKUP_MADE, {"index": state.applied_index})
         return Answer(200, encode_backup(Backup(head, b"".join(image))), BACKUP_TYPE)
 
     # -- common --------------------------------------------------------------------------------------------------------
@@ -478,9 +471,9 @@ class IdentityAdmin:
             await farm.catch_up()
 
     def _runs(self, node_id: bytes) -> bool:
-        if node_id == self._agent.node_id:
+        if node_id == self.provider.node_id:
             return True
-        return any(each.node_id == node_id and each.reachable for each in self._member_directory.members())
+        return any(each.node_id == node_id and each.reachable for each in self.member_directory.members())
 
     async def _commit(self, farm: FoundedFarm, record: IdentityRecord) -> None:
         level = farm.state.level

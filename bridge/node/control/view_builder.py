@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from bridge import VERSION
 from bridge.api.build_view import FarmInputs, ServerLink, ViewInputs, build_view, directory_view
@@ -27,33 +28,24 @@ RECENT_EVENTS = 50
 _UNREADABLE = "unreadable"
 
 
+@dataclass(slots=True, eq=False)
 class ViewBuilder:
     """The builder of this node's view: of the farm, and of the node itself."""
 
-    def __init__(
-        self,
-        node: JoinedNode,
-        current: CurrentFarm,
-        control_counters: Mapping[ControlEvent, int],
-        is_stopping: Callable[[], bool],
-        clients: ClientEndpoints,
-        history_counters: Mapping[HistoryEvent, int],
-        contact: ContactWatch,
-    ) -> None:
-        self._node = node
-        self._current = current
-        self._control_counters = control_counters
-        self._is_stopping = is_stopping
-        self._clients = clients
-        self._history_counters = history_counters
-        self._contact = contact
-        self._started_at = time.monotonic()
-        self._addresses: dict[str, str] = {}
-        self._recent: tuple[tuple[TraceEvent, ...], tuple[EventView, ...]] = ((), ())
+    node: JoinedNode
+    current: CurrentFarm
+    control_counters: Mapping[ControlEvent, int]
+    is_stopping: Callable[[], bool]
+    clients: ClientEndpoints
+    history_counters: Mapping[HistoryEvent, int]
+    contact: ContactWatch
+    _started_at: float = field(default_factory=time.monotonic, init=False)
+    _addresses: dict[str, str] = field(default_factory=dict, init=False)
+    _recent: tuple[tuple[TraceEvent, ...], tuple[EventView, ...]] = field(default=((), ()), init=False)
 
     def build(self) -> FarmView:
         """Return the view of this moment."""
-        node, local, farm = self._node, self._node.local, self._current.farm
+        node, local, farm = self.node, self.node.local, self.current.farm
         directory = None if farm is None else farm.background_tasks.directory
         gossip = node.provider.describe()
         return build_view(
@@ -77,26 +69,26 @@ class ViewBuilder:
                 ),
                 other_farms=gossip.wire.other_farms,
                 metadata_of=node.member_directory.metadata_of,
-                log=None if farm is None else _farm_inputs(local, farm, self._contact),
+                log=None if farm is None else _farm_inputs(local, farm, self.contact),
                 address_of=self._address_of,
                 alarms=local.alarms.standing(),
                 events=self._events(),
                 counters=by_key(
-                    self._control_counters.items(),
-                    self._history_counters.items(),
+                    self.control_counters.items(),
+                    self.history_counters.items(),
                     node.metrics.counts.items(),
                     (
                         (NodeEvent.METADATA_UNREADABLE, node.member_directory.unreadable),
                         (NodeEvent.FOUNDINGS_IGNORED, node.forming.ignored_count),
                     ),
                     () if directory is None else directory.counts.items(),
-                    *(endpoint.counters.items() for endpoint in self._clients.values()),
+                    *(endpoint.counters.items() for endpoint in self.clients.values()),
                 ),
             )
         )
 
     def _node_view(self, farm: FoundedFarm | None) -> NodeView:
-        configuration, provider = self._node.local.configuration, self._node.provider
+        configuration, provider = self.node.local.configuration, self.node.provider
         directory = None if farm is None else farm.background_tasks.directory
         return NodeView(
             name=configuration.name,
@@ -109,18 +101,18 @@ class ViewBuilder:
             phase=self._phase(farm),
             control_address=str(configuration.state_dir / SOCKET_NAME),
             state_directory=str(configuration.state_dir),
-            zmq_address=self._clients["zmq"].url if "zmq" in self._clients else None,
-            kafka_address=self._clients["kafka"].url if "kafka" in self._clients else None,
+            zmq_address=self.clients["zmq"].url if "zmq" in self.clients else None,
+            kafka_address=self.clients["kafka"].url if "kafka" in self.clients else None,
             directory=None if directory is None else directory_view(directory.status),
         )
 
     def _phase(self, farm: FoundedFarm | None) -> Phase:
-        if self._is_stopping():
+        if self.is_stopping():
             return Phase.STOPPING
         if farm is not None:
             votes = farm.replica.server_id in farm.replica.server.describe().raft.configuration.voter_ids
             return Phase.FOUNDED if votes else Phase.OBSERVER
-        match self._node.forming.phase:
+        match self.node.forming.phase:
             case FormationPhase.FOUNDED:
                 return Phase.FOUNDED
             case FormationPhase.OBSERVER:
@@ -131,7 +123,7 @@ class ViewBuilder:
                 return Phase.DISCOVERING
 
     def _identity(self, farm: FoundedFarm | None) -> FarmIdentity:
-        local, cluster_id = self._node.local, self._node.forming.cluster_id
+        local, cluster_id = self.node.local, self.node.forming.cluster_id
         return FarmIdentity(
             label=local.farm_key.label.hex(),
             cluster=local.farm_key.cluster,
@@ -143,7 +135,7 @@ class ViewBuilder:
 
     def _events(self) -> tuple[EventView, ...]:
         """Return the last events; `recent` returns the same tuple until another event follows."""
-        events = self._node.local.trace.recent(RECENT_EVENTS)
+        events = self.node.local.trace.recent(RECENT_EVENTS)
         if events is not self._recent[0]:
             shown = tuple(EventView(each.time_ms, each.kind, event_sentence(each) or each.kind) for each in events)
             self._recent = events, shown

@@ -12,6 +12,7 @@ change announces the whole copy. So one part cannot overwrite the data of anothe
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from time import monotonic
 
 import trio
@@ -28,27 +29,21 @@ from gossip.node import parse_endpoint
 Admissions = tuple[tuple[bytes, int], ...]
 
 
+@dataclass(slots=True, eq=False)
 class MemberDirectory:
     """The members. `learn` applies one change, `refresh` reads all members."""
 
-    def __init__(
-        self,
-        own_id: NodeId,
-        own_name: str,
-        members: Callable[[], Iterable[Member]],
-        now_s: Callable[[], float] = monotonic,
-    ) -> None:
-        """Start empty; `members` returns gossip's present members."""
-        self._own_id = own_id
-        self._own_name = own_name
-        self._members = members
-        self._listed: dict[bytes, FarmMember] = {}
-        self._unreadable: dict[bytes, bytes] = {}
-        self._suspected_s: dict[bytes, float] = {}
-        """Times of the first suspicion, in seconds, by suspected member."""
-        self._now_s = now_s
-        self.unreadable = 0
-        self._news = trio.Event()
+    own_id: NodeId
+    own_name: str
+    gossip_members: Callable[[], Iterable[Member]]
+    """Returns gossip's present members."""
+    now_s: Callable[[], float] = monotonic
+    _listed: dict[bytes, FarmMember] = field(default_factory=dict, init=False)
+    _unreadable: dict[bytes, bytes] = field(default_factory=dict, init=False)
+    _suspected_s: dict[bytes, float] = field(default_factory=dict, init=False)
+    """Times of the first suspicion, in seconds, by suspected member."""
+    unreadable: int = field(default=0, init=False)
+    _news: trio.Event = field(default_factory=trio.Event, init=False)
 
     def __len__(self) -> int:
         return len(self._listed) + len(self._unreadable)
@@ -56,7 +51,7 @@ class MemberDirectory:
     def refresh(self) -> None:
         """Read gossip's present members, and drop members that gossip has dropped."""
         present = set()
-        for member in self._members():
+        for member in self.gossip_members():
             present.add(member.node_id)
             self._take(member.info, member.status, equivocates=member.equivocates)
         for known in (self._listed, self._unreadable, self._suspected_s):
@@ -99,7 +94,7 @@ class MemberDirectory:
         known = self._listed.get(node_id)
         if known is None or not known.reachable:
             return False
-        now_s = self._now_s()
+        now_s = self.now_s()
         return now_s - self._suspected_s.get(node_id, now_s) < within_s
 
     def of_cluster(self, cluster: str) -> tuple[FarmMember, ...]:
@@ -118,8 +113,8 @@ class MemberDirectory:
 
     def name_of(self, node_id: NodeId) -> str:
         """Return the name of the node for operators."""
-        if node_id == self._own_id:
-            return self._own_name
+        if node_id == self.own_id:
+            return self.own_name
         known = self._listed.get(node_id)
         return node_id.hex() if known is None else known.metadata.name
 
@@ -145,7 +140,7 @@ class MemberDirectory:
         if status is not MemberStatus.SUSPECT:
             self._suspected_s.pop(node_id, None)
         elif node_id not in self._suspected_s:
-            self._suspected_s[node_id] = self._now_s()
+            self._suspected_s[node_id] = self.now_s()
         known = self._listed.get(node_id)
         if known is not None and known.signed == signed:
             if (known.status, known.equivocates) != (status, equivocates) or known.signed is not signed:

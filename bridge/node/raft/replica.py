@@ -14,6 +14,7 @@ farm key alone does not allow a holder to act as a server.
 import logging
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -111,34 +112,27 @@ class ReplicaSettings(Struct, frozen=True, kw_only=True):
     """True if another source than the storage and its note shows that the node had a storage."""
 
 
+@dataclass(slots=True, eq=False)
 class Replica:
     """The running parts, made by `open_replica`."""
 
-    def __init__(
-        self,
-        server: ConsensusServer,
-        links: PeerLinks,
-        client: GarlicFarmClient | None,
-        server_id: int,
-        sessioned: SessionStateMachine,
-        members: Members,
-        identity: Identity,
-        patience: Patience,
-        commits: Histogram | None = None,
-    ) -> None:
-        self.patience = patience
-        self._commits = commits or Histogram()
-        self.server = server
-        self.members = members
-        self.identity = identity
-        """The identity of this server in handshakes."""
-        self.clients = ClientRequests(server, server_id, sessioned)
-        self.links = links
-        self.server_id = server_id
-        self.alone = False
-        """True if this server is the only voter, so that no other server can report a leader."""
-        self._client = client
-        self._role_changed = trio.Event()
+    server: ConsensusServer
+    links: PeerLinks
+    client: GarlicFarmClient | None
+    server_id: int
+    sessioned: SessionStateMachine
+    members: Members
+    identity: Identity
+    """The identity of this server in handshakes."""
+    patience: Patience
+    commits: Histogram = field(default_factory=Histogram)
+    clients: ClientRequests = field(init=False)
+    alone: bool = field(default=False, init=False)
+    """True if this server is the only voter, so that no other server can report a leader."""
+    _role_changed: trio.Event = field(default_factory=trio.Event, init=False)
+
+    def __post_init__(self) -> None:
+        self.clients = ClientRequests(self.server, self.server_id, self.sessioned)
 
     @property
     def leads(self) -> bool:
@@ -177,12 +171,12 @@ class Replica:
         """Set the voters from the configuration in effect."""
         others = sorted(map(integer_id, configuration.voter_ids - {self.server_id}))
         self.alone = not others
-        if self._client is not None:
-            self._client.servers_are(others)
+        if self.client is not None:
+            self.client.servers_are(others)
 
     @property
     def _others(self) -> GarlicFarmClient | None:
-        return None if self.alone else self._client
+        return None if self.alone else self.client
 
     async def submit(self, command: bytes, *, repeat_unknown: bool = False) -> SubmitAnswer:
         """Have one entry committed, through the leader; see `submit_all`."""
@@ -227,7 +221,7 @@ class Replica:
         began_s = trio.current_time()
         answer = await self._submit_somewhere(commands, patience_s, repeat_unknown=repeat_unknown)
         if answer.outcome is SubmitOutcome.COMMITTED:
-            self._commits.observe(trio.current_time() - began_s)
+            self.commits.observe(trio.current_time() - began_s)
         return answer
 
     async def _submit_somewhere(
