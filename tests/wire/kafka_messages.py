@@ -4,8 +4,8 @@
 
 One class represents all served versions of a message. It has the fields of the newest version in that version's order,
 then the fields that only older versions have. A field has a default if the schema gives one, or if a version lacks the
-field. UUIDs are never None here: zeros mean "no UUID". Times are integers in milliseconds. The classes of a message's
-parts begin with its name: its `PartitionData` is `…Partition`.
+field. Equal parts in one module are one class. UUIDs are never None here: zeros mean "no UUID". Times are integers in
+milliseconds. The classes of a message's parts begin with its name: its `PartitionData` is `…Partition`.
 """
 
 import dataclasses
@@ -144,6 +144,7 @@ def element_of(kind: Any) -> type[Any]:
 
 def module_text(subject: str) -> str:
     rows, written = list[str](), dict[str, list[str]]()
+    equals, aliases = dict[str, str](), dict[str, str]()
     for api_key in (each for each in ApiKey if each.subject == subject):
         names = []
         for direction in Direction:
@@ -153,6 +154,12 @@ def module_text(subject: str) -> str:
             for part in parts_of(message, message, [*versions]):
                 fields = part.fields.items()
                 lines = [f"    {name}: {kind}" + (f" = {value}" if value else "") for name, (kind, value) in fields]
+                lines = [re.sub(r"\w+", lambda word: aliases.get(word[0], word[0]), line) for line in lines]
+                equal = part.name if part.name == message else equals.setdefault("\n".join(lines), part.name)
+                if equal != part.name:
+                    aliases[part.name] = equal
+                    written[part.name] = ["", "", f"{part.name} = {equal}"]
+                    continue
                 written[part.name] = ["", "", f"class {part.name}(Struct, frozen=True, kw_only=True):", *lines]
                 if not part.fields:
                     written[part.name].append("    pass")

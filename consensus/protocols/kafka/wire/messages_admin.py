@@ -183,25 +183,18 @@ class BrokerHeartbeatResponse(Struct, frozen=True, kw_only=True):
     should_shut_down: bool
 
 
-class ControllerRegistrationRequestListener(Struct, frozen=True, kw_only=True):
-    name: str
-    host: str
-    port: int
-    security_protocol: int
+ControllerRegistrationRequestListener = BrokerRegistrationRequestListener
 
 
-class ControllerRegistrationRequestFeature(Struct, frozen=True, kw_only=True):
-    name: str
-    min_supported_version: int
-    max_supported_version: int
+ControllerRegistrationRequestFeature = BrokerRegistrationRequestFeature
 
 
 class ControllerRegistrationRequest(Struct, frozen=True, kw_only=True):
     controller_id: int
     incarnation_id: UUID
     zk_migration_ready: bool
-    listeners: tuple[ControllerRegistrationRequestListener, ...]
-    features: tuple[ControllerRegistrationRequestFeature, ...]
+    listeners: tuple[BrokerRegistrationRequestListener, ...]
+    features: tuple[BrokerRegistrationRequestFeature, ...]
 
 
 class ControllerRegistrationResponse(Struct, frozen=True, kw_only=True):
@@ -210,10 +203,7 @@ class ControllerRegistrationResponse(Struct, frozen=True, kw_only=True):
     error_message: str | None = None
 
 
-class AddRaftVoterRequestListener(Struct, frozen=True, kw_only=True):
-    name: str
-    host: str
-    port: int
+AddRaftVoterRequestListener = DescribeQuorumResponseListener
 
 
 class AddRaftVoterRequest(Struct, frozen=True, kw_only=True):
@@ -221,7 +211,7 @@ class AddRaftVoterRequest(Struct, frozen=True, kw_only=True):
     timeout_ms: int
     voter_id: int
     voter_directory_id: UUID
-    listeners: tuple[AddRaftVoterRequestListener, ...]
+    listeners: tuple[DescribeQuorumResponseListener, ...]
     ack_when_committed: bool = True
 
 
@@ -243,10 +233,7 @@ class RemoveRaftVoterResponse(Struct, frozen=True, kw_only=True):
     error_message: str | None = None
 
 
-class UpdateRaftVoterRequestListener(Struct, frozen=True, kw_only=True):
-    name: str
-    host: str
-    port: int
+UpdateRaftVoterRequestListener = DescribeQuorumResponseListener
 
 
 class UpdateRaftVoterRequestKRaftVersion(Struct, frozen=True, kw_only=True):
@@ -259,7 +246,7 @@ class UpdateRaftVoterRequest(Struct, frozen=True, kw_only=True):
     current_leader_epoch: int
     voter_id: int
     voter_directory_id: UUID
-    listeners: tuple[UpdateRaftVoterRequestListener, ...]
+    listeners: tuple[DescribeQuorumResponseListener, ...]
     k_raft_version_feature: UpdateRaftVoterRequestKRaftVersion
 
 

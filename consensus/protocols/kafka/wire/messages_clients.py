@@ -119,9 +119,7 @@ class FetchResponseEpochEndOffset(Struct, frozen=True, kw_only=True):
     end_offset: int = -1
 
 
-class FetchResponseLeaderIdAndEpoch(Struct, frozen=True, kw_only=True):
-    leader_id: int = -1
-    leader_epoch: int = -1
+FetchResponseLeaderIdAndEpoch = ProduceResponseLeaderIdAndEpoch
 
 
 class FetchResponseSnapshotId(Struct, frozen=True, kw_only=True):
@@ -141,7 +139,7 @@ class FetchResponsePartition(Struct, frozen=True, kw_only=True):
     last_stable_offset: int = -1
     log_start_offset: int = -1
     diverging_epoch: FetchResponseEpochEndOffset = FetchResponseEpochEndOffset()
-    current_leader: FetchResponseLeaderIdAndEpoch = FetchResponseLeaderIdAndEpoch()
+    current_leader: ProduceResponseLeaderIdAndEpoch = ProduceResponseLeaderIdAndEpoch()
     snapshot_id: FetchResponseSnapshotId = FetchResponseSnapshotId()
     aborted_transactions: tuple[FetchResponseAbortedTransaction, ...] | None = None
     preferred_read_replica: int = -1
@@ -154,11 +152,7 @@ class FetchResponseTopic(Struct, frozen=True, kw_only=True):
     topic: str = ""
 
 
-class FetchResponseNodeEndpoint(Struct, frozen=True, kw_only=True):
-    node_id: int
-    host: str
-    port: int
-    rack: str | None = None
+FetchResponseNodeEndpoint = ProduceResponseNodeEndpoint
 
 
 class FetchResponse(Struct, frozen=True, kw_only=True):
@@ -166,7 +160,7 @@ class FetchResponse(Struct, frozen=True, kw_only=True):
     error_code: int = 0
     session_id: int = 0
     responses: tuple[FetchResponseTopic, ...]
-    node_endpoints: tuple[FetchResponseNodeEndpoint, ...] = ()
+    node_endpoints: tuple[ProduceResponseNodeEndpoint, ...] = ()
 
 
 class ListOffsetsRequestPartition(Struct, frozen=True, kw_only=True):
@@ -217,11 +211,7 @@ class MetadataRequest(Struct, frozen=True, kw_only=True):
     include_cluster_authorized_operations: bool = False
 
 
-class MetadataResponseBroker(Struct, frozen=True, kw_only=True):
-    node_id: int
-    host: str
-    port: int
-    rack: str | None = None
+MetadataResponseBroker = ProduceResponseNodeEndpoint
 
 
 class MetadataResponsePartition(Struct, frozen=True, kw_only=True):
@@ -245,7 +235,7 @@ class MetadataResponseTopic(Struct, frozen=True, kw_only=True):
 
 class MetadataResponse(Struct, frozen=True, kw_only=True):
     throttle_time_ms: int = 0
-    brokers: tuple[MetadataResponseBroker, ...]
+    brokers: tuple[ProduceResponseNodeEndpoint, ...]
     cluster_id: str | None = None
     controller_id: int = -1
     topics: tuple[MetadataResponseTopic, ...]

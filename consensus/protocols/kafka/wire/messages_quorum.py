@@ -97,16 +97,13 @@ class BeginQuorumEpochResponseTopic(Struct, frozen=True, kw_only=True):
     partitions: tuple[BeginQuorumEpochResponsePartition, ...]
 
 
-class BeginQuorumEpochResponseNodeEndpoint(Struct, frozen=True, kw_only=True):
-    node_id: int
-    host: str
-    port: int
+BeginQuorumEpochResponseNodeEndpoint = VoteResponseNodeEndpoint
 
 
 class BeginQuorumEpochResponse(Struct, frozen=True, kw_only=True):
     error_code: int = 0
     topics: tuple[BeginQuorumEpochResponseTopic, ...]
-    node_endpoints: tuple[BeginQuorumEpochResponseNodeEndpoint, ...] = ()
+    node_endpoints: tuple[VoteResponseNodeEndpoint, ...] = ()
 
 
 class EndQuorumEpochRequestCandidate(Struct, frozen=True, kw_only=True):
@@ -127,40 +124,28 @@ class EndQuorumEpochRequestTopic(Struct, frozen=True, kw_only=True):
     partitions: tuple[EndQuorumEpochRequestPartition, ...]
 
 
-class EndQuorumEpochRequestLeaderEndpoint(Struct, frozen=True, kw_only=True):
-    name: str
-    host: str
-    port: int
+EndQuorumEpochRequestLeaderEndpoint = BeginQuorumEpochRequestLeaderEndpoint
 
 
 class EndQuorumEpochRequest(Struct, frozen=True, kw_only=True):
     cluster_id: str | None = None
     topics: tuple[EndQuorumEpochRequestTopic, ...]
-    leader_endpoints: tuple[EndQuorumEpochRequestLeaderEndpoint, ...] = ()
+    leader_endpoints: tuple[BeginQuorumEpochRequestLeaderEndpoint, ...] = ()
 
 
-class EndQuorumEpochResponsePartition(Struct, frozen=True, kw_only=True):
-    partition_index: int
-    error_code: int = 0
-    leader_id: int
-    leader_epoch: int
+EndQuorumEpochResponsePartition = BeginQuorumEpochResponsePartition
 
 
-class EndQuorumEpochResponseTopic(Struct, frozen=True, kw_only=True):
-    topic_name: str
-    partitions: tuple[EndQuorumEpochResponsePartition, ...]
+EndQuorumEpochResponseTopic = BeginQuorumEpochResponseTopic
 
 
-class EndQuorumEpochResponseNodeEndpoint(Struct, frozen=True, kw_only=True):
-    node_id: int
-    host: str
-    port: int
+EndQuorumEpochResponseNodeEndpoint = VoteResponseNodeEndpoint
 
 
 class EndQuorumEpochResponse(Struct, frozen=True, kw_only=True):
     error_code: int = 0
-    topics: tuple[EndQuorumEpochResponseTopic, ...]
-    node_endpoints: tuple[EndQuorumEpochResponseNodeEndpoint, ...] = ()
+    topics: tuple[BeginQuorumEpochResponseTopic, ...]
+    node_endpoints: tuple[VoteResponseNodeEndpoint, ...] = ()
 
 
 class FetchSnapshotRequestSnapshotId(Struct, frozen=True, kw_only=True):
@@ -188,9 +173,7 @@ class FetchSnapshotRequest(Struct, frozen=True, kw_only=True):
     topics: tuple[FetchSnapshotRequestTopic, ...]
 
 
-class FetchSnapshotResponseSnapshotId(Struct, frozen=True, kw_only=True):
-    end_offset: int
-    epoch: int
+FetchSnapshotResponseSnapshotId = FetchSnapshotRequestSnapshotId
 
 
 class FetchSnapshotResponseLeaderIdAndEpoch(Struct, frozen=True, kw_only=True):
@@ -201,7 +184,7 @@ class FetchSnapshotResponseLeaderIdAndEpoch(Struct, frozen=True, kw_only=True):
 class FetchSnapshotResponsePartition(Struct, frozen=True, kw_only=True):
     index: int
     error_code: int = 0
-    snapshot_id: FetchSnapshotResponseSnapshotId
+    snapshot_id: FetchSnapshotRequestSnapshotId
     current_leader: FetchSnapshotResponseLeaderIdAndEpoch = FetchSnapshotResponseLeaderIdAndEpoch()
     size: int
     position: int
@@ -213,17 +196,14 @@ class FetchSnapshotResponseTopic(Struct, frozen=True, kw_only=True):
     partitions: tuple[FetchSnapshotResponsePartition, ...]
 
 
-class FetchSnapshotResponseNodeEndpoint(Struct, frozen=True, kw_only=True):
-    node_id: int
-    host: str
-    port: int
+FetchSnapshotResponseNodeEndpoint = VoteResponseNodeEndpoint
 
 
 class FetchSnapshotResponse(Struct, frozen=True, kw_only=True):
     throttle_time_ms: int = 0
     error_code: int = 0
     topics: tuple[FetchSnapshotResponseTopic, ...]
-    node_endpoints: tuple[FetchSnapshotResponseNodeEndpoint, ...] = ()
+    node_endpoints: tuple[VoteResponseNodeEndpoint, ...] = ()
 
 
 MESSAGES: Final = {

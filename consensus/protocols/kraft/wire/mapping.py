@@ -32,11 +32,7 @@ from consensus.core.model import Entry, Index, LogId, ReplicaKey, ServerId, Term
 from consensus.protocols.kafka.wire import messages_clients as clients
 from consensus.protocols.kafka.wire import messages_quorum as quorum
 from consensus.protocols.kafka.wire.apis import ErrorCode, error_name
-from consensus.protocols.kafka.wire.limits import (
-    NO_EPOCH,
-    PARTITION,
-    KafkaWireError,
-)
+from consensus.protocols.kafka.wire.limits import NO_EPOCH, PARTITION, KafkaWireError
 from consensus.protocols.kraft.wire.replica_names import (
     Names,
     directory_of,
@@ -65,6 +61,7 @@ QuorumResponse = (
 )
 _Element = TypeVar("_Element")
 _Announced = TypeVar("_Announced", core.BeginQuorumEpochReply, core.EndQuorumEpochReply)
+_AnnouncedResponse = TypeVar("_AnnouncedResponse", quorum.BeginQuorumEpochResponse, quorum.EndQuorumEpochResponse)
 ReadEntries = Callable[[bytes, LogId], tuple[Entry, ...]]
 """Decodes the entries of record batches after a position (`entries.fetched_entries`)."""
 
@@ -90,24 +87,18 @@ _REASONS: Final[Mapping[int, RefusalReason]] = MappingProxyType({int(code): reas
 """The last reason of each code: FENCED_LEADER_EPOCH becomes STALE_TERM, which the core treats as ANOTHER_LEADER."""
 _REFUSALS: Final[Mapping[type, Callable[..., QuorumResponse]]] = MappingProxyType(
     {
-        kind: response
-        for kinds, response in (
-            ((quorum.VoteRequest, core.VoteReply), partial(quorum.VoteResponse, topics=())),
-            (
-                (quorum.BeginQuorumEpochRequest, core.BeginQuorumEpochReply),
-                partial(quorum.BeginQuorumEpochResponse, topics=()),
-            ),
-            (
-                (quorum.EndQuorumEpochRequest, core.EndQuorumEpochReply),
-                partial(quorum.EndQuorumEpochResponse, topics=()),
-            ),
-            ((clients.FetchRequest, core.FetchReply), partial(clients.FetchResponse, responses=())),
-            (
-                (quorum.FetchSnapshotRequest, core.FetchSnapshotReply),
-                partial(quorum.FetchSnapshotResponse, topics=()),
-            ),
-        )
-        for kind in kinds
+        **dict.fromkeys((quorum.VoteRequest, core.VoteReply), partial(quorum.VoteResponse, topics=())),
+        **dict.fromkeys(
+            (quorum.BeginQuorumEpochRequest, core.BeginQuorumEpochReply),
+            partial(quorum.BeginQuorumEpochResponse, topics=()),
+        ),
+        **dict.fromkeys(
+            (quorum.EndQuorumEpochRequest, core.EndQuorumEpochReply), partial(quorum.EndQuorumEpochResponse, topics=())
+        ),
+        **dict.fromkeys((clients.FetchRequest, core.FetchReply), partial(clients.FetchResponse, responses=())),
+        **dict.fromkeys(
+            (quorum.FetchSnapshotRequest, core.FetchSnapshotReply), partial(quorum.FetchSnapshotResponse, topics=())
+        ),
     }
 )
 """The class of the response with only an error, by the class of the request and of the core's reply."""
@@ -208,17 +199,9 @@ def reply_to_wire(reply: core.Reply, answering: Answering, names: Names, records
         case core.VoteReply():
             return _vote_response(reply, key, code, names)
         case core.BeginQuorumEpochReply(term=term):
-            return _begin_response(
-                term, id_of(key), code, names, _endpoints(quorum.BeginQuorumEpochResponseNodeEndpoint, key, names)
-            )
+            return _announced(quorum.BeginQuorumEpochResponse, term, id_of(key), code, names, key)
         case core.EndQuorumEpochReply(term=term):
-            ended = quorum.EndQuorumEpochResponsePartition(
-                partition_index=PARTITION, error_code=code, leader_id=id_of(key), leader_epoch=term
-            )
-            return quorum.EndQuorumEpochResponse(
-                topics=(quorum.EndQuorumEpochResponseTopic(topic_name=names.topic().name, partitions=(ended,)),),
-                node_endpoints=_endpoints(quorum.EndQuorumEpochResponseNodeEndpoint, key, names),
-            )
+            return _announced(quorum.EndQuorumEpochResponse, term, id_of(key), code, names, key)
         case _:
             assert_never(reply)
 
@@ -329,7 +312,7 @@ def _begin_request(request: core.BeginQuorumEpoch, peer: ReplicaKey, names: Name
         cluster_id=request.cluster_id,
         voter_id=peer.id,
         topics=(quorum.BeginQuorumEpochRequestTopic(topic_name=names.topic().name, partitions=(partition,)),),
-        leader_endpoints=_listeners(quorum.BeginQuorumEpochRequestLeaderEndpoint, names),
+        leader_endpoints=_listeners(names),
     )
 
 
@@ -348,14 +331,13 @@ def _end_request(request: core.EndQuorumEpoch, names: Names) -> quorum.EndQuorum
     return quorum.EndQuorumEpochRequest(
         cluster_id=request.cluster_id,
         topics=(quorum.EndQuorumEpochRequestTopic(topic_name=names.topic().name, partitions=(partition,)),),
-        leader_endpoints=_listeners(quorum.EndQuorumEpochRequestLeaderEndpoint, names),
+        leader_endpoints=_listeners(names),
     )
 
 
 def _vote_from_wire(request: quorum.VoteRequest, correlation: int, names: Names) -> core.RequestVote | RefusedRequest:
-    topic = _only(request.topics)
-    partition = _only(topic.partitions)
-    _check_log((topic.topic_name, partition.partition_index), names)
+    partition = _only(_only(request.topics).partitions)
+    _check_log((request.topics[0].topic_name, partition.partition_index), names)
     _check_numbers(partition.replica_id, partition.replica_epoch, partition.last_offset, partition.last_offset_epoch)
     if not is_for_us(request.voter_id, partition.voter_directory_id, names):
         denied = core.VoteReply(term=partition.replica_epoch, granted=False, correlation=correlation)
@@ -373,13 +355,13 @@ def _vote_from_wire(request: quorum.VoteRequest, correlation: int, names: Names)
 def _begin_from_wire(
     request: quorum.BeginQuorumEpochRequest, correlation: int, names: Names
 ) -> core.BeginQuorumEpoch | RefusedRequest:
-    topic = _only(request.topics)
-    partition = _only(topic.partitions)
-    _check_log((topic.topic_name, partition.partition_index), names)
+    partition = _only(_only(request.topics).partitions)
+    _check_log((request.topics[0].topic_name, partition.partition_index), names)
     _check_numbers(partition.leader_id, partition.leader_epoch)
     if not is_for_us(request.voter_id, partition.voter_directory_id, names):
         code = ErrorCode.INVALID_VOTER_KEY
-        return RefusedRequest(_begin_response(partition.leader_epoch, partition.leader_id, code, names, ()))
+        epoch, leader_id = partition.leader_epoch, partition.leader_id
+        return RefusedRequest(_announced(quorum.BeginQuorumEpochResponse, epoch, leader_id, code, names, None))
     return core.BeginQuorumEpoch(
         term=partition.leader_epoch,
         leader=leader_key(partition.leader_id, names),
@@ -389,9 +371,8 @@ def _begin_from_wire(
 
 
 def _end_from_wire(request: quorum.EndQuorumEpochRequest, correlation: int, names: Names) -> core.EndQuorumEpoch:
-    topic = _only(request.topics)
-    partition = _only(topic.partitions)
-    _check_log((topic.topic_name, partition.partition_index), names)
+    partition = _only(_only(request.topics).partitions)
+    _check_log((request.topics[0].topic_name, partition.partition_index), names)
     candidates = partition.preferred_candidates
     named = [candidate.candidate_id for candidate in candidates] or [*partition.preferred_successors]
     _check_numbers(partition.leader_id, partition.leader_epoch, *named)
@@ -437,9 +418,8 @@ def _fetch_from_wire(request: clients.FetchRequest, correlation: int, names: Nam
 def _fetch_snapshot_from_wire(
     request: quorum.FetchSnapshotRequest, correlation: int, names: Names
 ) -> core.FetchSnapshot:
-    topic = _only(request.topics)
-    partition = _only(topic.partitions)
-    _check_log((topic.name, partition.partition), names)
+    partition = _only(_only(request.topics).partitions)
+    _check_log((request.topics[0].name, partition.partition), names)
     snapshot, epoch = partition.snapshot_id, partition.current_leader_epoch
     _check_numbers(request.replica_id, epoch, snapshot.end_offset, snapshot.epoch)
     _check_numbers(partition.position, request.max_bytes - 1)
@@ -466,7 +446,7 @@ def _vote_response(
     )
     return quorum.VoteResponse(
         topics=(quorum.VoteResponseTopic(topic_name=names.topic().name, partitions=(partition,)),),
-        node_endpoints=_endpoints(quorum.VoteResponseNodeEndpoint, leader, names),
+        node_endpoints=_endpoints(leader, names),
     )
 
 
@@ -494,7 +474,10 @@ def _fetch_response(
         # error does not name a leader, and Kafka's replicas ignore all other fields.
         error_code=code if reply.error is RefusalReason.FOREIGN_CLUSTER else ErrorCode.NONE,
         responses=(clients.FetchResponseTopic(topic_id=log.id, topic=log.name, partitions=(partition,)),),
-        node_endpoints=_endpoints(clients.FetchResponseNodeEndpoint, leader, names),
+        node_endpoints=tuple(
+            clients.FetchResponseNodeEndpoint(node_id=node_id, host=host, port=port)
+            for node_id, host, port in endpoints_of(leader, names)
+        ),
     )
 
 
@@ -512,24 +495,24 @@ def _fetch_snapshot_response(
     )
     return quorum.FetchSnapshotResponse(
         topics=(quorum.FetchSnapshotResponseTopic(name=names.topic().name, partitions=(partition,)),),
-        node_endpoints=_endpoints(quorum.FetchSnapshotResponseNodeEndpoint, leader, names),
+        node_endpoints=_endpoints(leader, names),
     )
 
 
-def _begin_response(
+def _announced(
+    kind: type[_AnnouncedResponse],
     term: Term,
     leader_id: int,
     code: ErrorCode,
     names: Names,
-    endpoints: tuple[quorum.BeginQuorumEpochResponseNodeEndpoint, ...],
-) -> quorum.BeginQuorumEpochResponse:
+    leader: ReplicaKey | None,
+) -> _AnnouncedResponse:
+    """Return the response to the begin or the end of an epoch, with the address of `leader`."""
     partition = quorum.BeginQuorumEpochResponsePartition(
         partition_index=PARTITION, error_code=code, leader_id=leader_id, leader_epoch=term
     )
-    return quorum.BeginQuorumEpochResponse(
-        topics=(quorum.BeginQuorumEpochResponseTopic(topic_name=names.topic().name, partitions=(partition,)),),
-        node_endpoints=endpoints,
-    )
+    topic = quorum.BeginQuorumEpochResponseTopic(topic_name=names.topic().name, partitions=(partition,))
+    return kind(topics=(topic,), node_endpoints=_endpoints(leader, names))
 
 
 def _announcement_reply(
@@ -541,11 +524,7 @@ def _announcement_reply(
     if response.error_code:
         error = _reason(response.error_code)
         return kind(term=request.term, leader=None, correlation=request.correlation, error=error)
-    partition: quorum.BeginQuorumEpochResponsePartition | quorum.EndQuorumEpochResponsePartition
-    if isinstance(response, quorum.BeginQuorumEpochResponse):
-        partition = _only(_only(response.topics).partitions)
-    else:
-        partition = _only(_only(response.topics).partitions)
+    partition = _only(_only(response.topics).partitions)
     return kind(
         term=_term(partition.leader_epoch, request),
         leader=leader_of(partition.leader_id, names),
@@ -654,14 +633,20 @@ def _check_numbers(*numbers: int) -> None:
         raise KafkaWireError("a request has a number below zero")
 
 
-def _endpoints(node: Callable[..., _Element], leader: ReplicaKey | None, names: Names) -> tuple[_Element, ...]:
-    """Return the leader's address, in a response's own class."""
-    return tuple(node(node_id=node_id, host=host, port=port) for node_id, host, port in endpoints_of(leader, names))
+def _endpoints(leader: ReplicaKey | None, names: Names) -> tuple[quorum.VoteResponseNodeEndpoint, ...]:
+    """Return the leader's address for a response."""
+    return tuple(
+        quorum.VoteResponseNodeEndpoint(node_id=node_id, host=host, port=port)
+        for node_id, host, port in endpoints_of(leader, names)
+    )
 
 
-def _listeners(endpoint: Callable[..., _Element], names: Names) -> tuple[_Element, ...]:
-    """Return this server's address, in a request's own class."""
-    return tuple(endpoint(name=name, host=host, port=port) for name, host, port in names.listeners())
+def _listeners(names: Names) -> tuple[quorum.BeginQuorumEpochRequestLeaderEndpoint, ...]:
+    """Return this server's address for a request."""
+    return tuple(
+        quorum.BeginQuorumEpochRequestLeaderEndpoint(name=name, host=host, port=port)
+        for name, host, port in names.listeners()
+    )
 
 
 def _reason(error_code: int) -> RefusalReason | None:
