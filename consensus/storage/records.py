@@ -14,6 +14,8 @@ Both checksums of a record start from a value derived from the ids of the node a
 """
 
 import struct
+from collections.abc import Callable, Iterator
+from math import inf
 
 from msgspec import Struct
 
@@ -27,6 +29,8 @@ ENTRY_LIMIT_BYTES = COMMAND_LIMIT_BYTES + 64
 GROUP_BYTES = 256 * 1024
 """Size limit of a group's payload, unless it is a single entry: reading one entry reads its whole group."""
 SEGMENT_HEADER_BYTES = 4096
+CHUNK_BYTES = 1024 * 1024
+"""Bytes read from a file at a time."""
 RECORD_MAGIC = b"\xe7\x9d"
 
 _SEGMENT_MAGIC = b"GFARMLOG"
@@ -191,3 +195,31 @@ def decode_payload(seed: int, header: RecordHeader, payload: bytes) -> tuple[Ent
     if len(entries) != header.count:
         raise RecordError(f"the group from entry {header.first} on has {len(entries)} entries, not {header.count}")
     return entries
+
+
+def records_in(
+    read: Callable[[int, int], bytes], seed: int, offset: int, end_bytes: float = inf
+) -> Iterator[tuple[int, RecordHeader, memoryview]]:
+    """Yield the valid records of one file from `offset` on, in order, up to the first invalid one.
+
+    `read` returns so many bytes from an offset on, or fewer at the end of the file.
+    """
+    start, chunk = offset, b""
+    view = memoryview(chunk)
+    while offset + RECORD_HEADER_BYTES <= end_bytes:
+        try:
+            if offset - start + RECORD_HEADER_BYTES > len(chunk):
+                start, chunk = offset, read(offset, CHUNK_BYTES)
+                view = memoryview(chunk)
+            header = decode_record_header(seed, chunk, offset - start)
+            if header is None or offset + header.size_bytes > end_bytes:
+                return
+            if offset - start + header.size_bytes > len(chunk):
+                start, chunk = offset, read(offset, max(CHUNK_BYTES, header.size_bytes))
+                view = memoryview(chunk)
+            payload = view[offset - start + RECORD_HEADER_BYTES : offset - start + header.size_bytes]
+            check_payload(seed, header, payload)
+        except RecordError:
+            return
+        yield offset, header, payload
+        offset += header.size_bytes

@@ -19,7 +19,7 @@ names and erased bytes are synced again. At last the hard state file declares ev
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from functools import partial
 
 from msgspec import Struct
 
@@ -39,6 +39,7 @@ from consensus.storage.disk import (
 from consensus.storage.hard_state import StoredState
 from consensus.storage.journal import NEW_SUFFIX, SEGMENT_SUFFIX, Extent, Journal, Segment, plan_zeros
 from consensus.storage.records import (
+    CHUNK_BYTES,
     CUT,
     GROUP,
     RECORD_HEADER_BYTES,
@@ -49,15 +50,14 @@ from consensus.storage.records import (
     FormatError,
     RecordError,
     RecordHeader,
-    check_payload,
     decode_payload,
     decode_record_header,
     decode_segment_header,
     encode_cut,
+    records_in,
 )
 
-_CHUNK_BYTES = 1024 * 1024
-_ZEROS = bytes(_CHUNK_BYTES)
+_ZEROS = bytes(CHUNK_BYTES)
 _REBUILD = (
     "The server stops here on purpose: entries that it acknowledged are missing, and a restart could lose them for"
     " the whole farm. Move the directory away and let the node join again as a new server; the other servers give it"
@@ -195,7 +195,8 @@ class _Scanner:
 
     def _read_records(self, segment: Segment) -> None:
         """Take valid records that continue the log, up to the first invalid one."""
-        for offset, header, payload in self._records(segment):
+        read = partial(self._reader.read, segment.file)
+        for offset, header, payload in records_in(read, self._seed, SEGMENT_HEADER_BYTES, segment.size_bytes):
             last = self.scan.last
             first = last.index + 1
             if 0 < self._stop <= first and header.kind == GROUP:
@@ -249,31 +250,6 @@ class _Scanner:
         while scan.configurations and scan.configurations[-1][0] >= first_removed:
             scan.configurations.pop()
         return is_cut
-
-    def _records(self, segment: Segment) -> Iterator[tuple[int, RecordHeader, memoryview]]:
-        """Yield valid records in order, up to the first invalid one."""
-        seed = self._seed
-        start = offset = SEGMENT_HEADER_BYTES
-        chunk = b""
-        view = memoryview(chunk)
-        while offset + RECORD_HEADER_BYTES <= segment.size_bytes:
-            try:
-                if offset - start + RECORD_HEADER_BYTES > len(chunk):
-                    start, chunk = offset, self._reader.read(segment.file, offset, _CHUNK_BYTES)
-                    view = memoryview(chunk)
-                header = decode_record_header(seed, chunk, offset - start)
-                if header is None or offset + header.size_bytes > segment.size_bytes:
-                    return
-                if offset - start + header.size_bytes > len(chunk):
-                    length_bytes = max(_CHUNK_BYTES, header.size_bytes)
-                    start, chunk = offset, self._reader.read(segment.file, offset, length_bytes)
-                    view = memoryview(chunk)
-                payload = view[offset - start + RECORD_HEADER_BYTES : offset - start + header.size_bytes]
-                check_payload(seed, header, payload)
-            except RecordError:
-                return
-            yield offset, header, payload
-            offset += header.size_bytes
 
     def _note_configuration(self, index: Index, kind: int, data: bytes) -> None:
         if kind in (EntryKind.NO_OP, EntryKind.CONTROL):
@@ -336,8 +312,8 @@ class _Scanner:
     def _last_used_byte(self, segment: Segment) -> int:
         """Return the offset after the last byte that is not zero, or the end of the records."""
         used = segment.end_bytes
-        for offset in range(segment.end_bytes, segment.size_bytes, _CHUNK_BYTES):
-            chunk = self._reader.read(segment.file, offset, min(_CHUNK_BYTES, segment.size_bytes - offset))
+        for offset in range(segment.end_bytes, segment.size_bytes, CHUNK_BYTES):
+            chunk = self._reader.read(segment.file, offset, min(CHUNK_BYTES, segment.size_bytes - offset))
             if chunk != _ZEROS[: len(chunk)]:  # a comparison is a hundred times as fast as `rstrip`
                 used = offset + len(chunk.rstrip(b"\0"))
         return used
@@ -348,8 +324,8 @@ class _Scanner:
         A record with an earlier index is also a proof: only a cut permits it, and that durable cut is damaged.
         """
         overlap = RECORD_HEADER_BYTES - 1
-        for start in range(segment.end_bytes, end_bytes, _CHUNK_BYTES):
-            chunk = self._reader.read(segment.file, start, _CHUNK_BYTES + overlap)
+        for start in range(segment.end_bytes, end_bytes, CHUNK_BYTES):
+            chunk = self._reader.read(segment.file, start, CHUNK_BYTES + overlap)
             place = chunk.find(RECORD_MAGIC)
             while place >= 0:
                 try:

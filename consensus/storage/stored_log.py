@@ -19,6 +19,7 @@ valid header of a record that contains the hit.
 import mmap
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from consensus.core.model import ORIGIN, Index, LogId, SnapshotDescription, Term
 from consensus.storage.disk import StorageError
 from consensus.storage.journal import SEGMENT_SUFFIX
 from consensus.storage.records import (
+    CHUNK_BYTES,
     CUT,
     PAYLOAD_LIMIT_BYTES,
     RECORD_HEADER_BYTES,
@@ -41,6 +43,7 @@ from consensus.storage.records import (
     check_payload,
     decode_record_header,
     decode_segment_header,
+    records_in,
 )
 from consensus.storage.snapshot_image import ImageReader
 from consensus.storage.snapshots import HEADER_BYTES as SNAPSHOT_HEADER_BYTES
@@ -49,7 +52,6 @@ from consensus.storage.verification import ReadOnlyDirectory
 
 LOOKS = 5
 """Limit of attempts to read a directory while a server removes files from it."""
-_CHUNK_BYTES = 1024 * 1024
 _LOOK = "check it with `garlicfarm log verify`; if a node runs there, read from its control endpoint instead"
 
 StoredEntry = tuple[int, Index, Term, int, bytes]
@@ -193,7 +195,7 @@ class StoredLog:
         try:
             with (self.path / file).open("rb") as opened:
                 opened.seek(SNAPSHOT_HEADER_BYTES)
-                while chunk := opened.read(_CHUNK_BYTES):
+                while chunk := opened.read(CHUNK_BYTES):
                     yield from image.feed(chunk)
             image.finish()
         except (OSError, RecordError) as error:
@@ -218,29 +220,9 @@ class StoredLog:
 
     def _records_of(self, place: Place) -> Iterator[tuple[int, RecordHeader, memoryview]]:
         """Yield valid records of one file, in order, up to the first invalid one."""
-        seed = self._seed
-        offset, start, chunk = place.offset_bytes, place.offset_bytes, b""
-        view = memoryview(chunk)
         try:
             with (self.path / place.file).open("rb") as file:
-                while True:
-                    at = offset - start
-                    if at + RECORD_HEADER_BYTES > len(chunk):
-                        start, at, chunk = offset, 0, _read(file, offset, _CHUNK_BYTES)
-                        view = memoryview(chunk)
-                    header = decode_record_header(seed, chunk, at)
-                    if header is None:
-                        return
-                    size_bytes = header.size_bytes
-                    if at + size_bytes > len(chunk):
-                        start, at, chunk = offset, 0, _read(file, offset, max(_CHUNK_BYTES, size_bytes))
-                        view = memoryview(chunk)
-                    payload = view[at + RECORD_HEADER_BYTES : at + size_bytes]
-                    check_payload(seed, header, payload)
-                    yield offset, header, payload
-                    offset += size_bytes
-        except RecordError:
-            return
+                yield from records_in(partial(_read, file), self._seed, place.offset_bytes)
         except OSError as error:
             raise self._unreadable(place.file, error) from error
 
