@@ -128,15 +128,14 @@ def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
                 correlation=correlation,
                 encoded=log,
             )
-        case wire.RequestVoteRequest():
-            return core.RequestVote(term=request.term, candidate=sender, last=at, correlation=correlation)
-        case wire.PreVoteRequest():
+        case wire.RequestVoteRequest() | wire.PreVoteRequest() | wire.TransferVoteRequest():
             return core.RequestVote(
-                term=request.term, candidate=sender, last=at, correlation=correlation, pre_vote=True
-            )
-        case wire.TransferVoteRequest():
-            return core.RequestVote(
-                term=request.term, candidate=sender, last=at, correlation=correlation, transfer=True
+                term=request.term,
+                candidate=sender,
+                last=at,
+                correlation=correlation,
+                pre_vote=isinstance(request, wire.PreVoteRequest),
+                transfer=isinstance(request, wire.TransferVoteRequest),
             )
         case wire.TimeoutNowRequest():
             return core.TimeoutNow(request.term, sender, correlation)
@@ -170,31 +169,23 @@ def _check_image(sender: model.ServerId, chunk: SnapshotSyncRequest) -> None:
 def reply_to_wire(reply: core.Reply, request: wire.Request) -> wire.Reply:
     """Return the wire form of the reply to `request`."""
     match reply:
-        case core.VoteReply(term=term, granted=granted):
-            return wire.ANSWERS[type(request)](
-                source=request.destination, destination=request.source, term=term, next_index=0, accepted=granted
-            )
-        case core.TimeoutNowReply(term, accepted, _):
-            return wire.TimeoutNowResponse(
-                source=request.destination, destination=request.source, term=term, next_index=0, accepted=accepted
-            )
-        case core.AppendReply(term=term, success=success, next_index=next_index):
-            return wire.AppendEntriesResponse(
-                source=request.destination,
-                destination=request.source,
-                term=term,
-                next_index=next_index,
-                accepted=success,
-            )
-        case core.SnapshotReply(term=term, accepted=accepted, next_offset=next_offset, installed=installed):
-            offset = LONG_MAX if installed else next_offset
-            return wire.InstallSnapshotResponse(
-                source=request.destination, destination=request.source, term=term, next_index=offset, accepted=accepted
-            )
+        case core.VoteReply(granted=accepted) | core.TimeoutNowReply(accepted=accepted):
+            next_index = 0
+        case core.AppendReply(success=accepted, next_index=next_index):
+            pass
+        case core.SnapshotReply(accepted=accepted, next_offset=next_offset):
+            next_index = LONG_MAX if reply.installed else next_offset
         case core.FetchReply() | core.FetchSnapshotReply() | core.BeginQuorumEpochReply() | core.EndQuorumEpochReply():
             raise _no_word(reply)
         case _:
             assert_never(reply)
+    return wire.ANSWERS[type(request)](
+        source=request.destination,
+        destination=request.source,
+        term=reply.term,
+        next_index=next_index,
+        accepted=accepted,
+    )
 
 
 def reply_from_wire(reply: wire.Reply, request: core.Request) -> core.Reply:
@@ -204,13 +195,16 @@ def reply_from_wire(reply: wire.Reply, request: core.Request) -> core.Reply:
             return core.AppendReply(
                 term=reply.term, success=reply.accepted, next_index=reply.next_index, correlation=request.correlation
             )
-        case (wire.RequestVoteResponse(), core.RequestVote(pre_vote=False, transfer=False)):
-            return core.VoteReply(term=reply.term, granted=reply.accepted, correlation=request.correlation)
-        case (wire.TransferVoteResponse(), core.RequestVote(transfer=True)):
-            return core.VoteReply(term=reply.term, granted=reply.accepted, correlation=request.correlation)
-        case (wire.PreVoteResponse(), core.RequestVote(pre_vote=True)):
+        case (
+            (wire.RequestVoteResponse(), core.RequestVote(pre_vote=False, transfer=False))
+            | (wire.TransferVoteResponse(), core.RequestVote(transfer=True))
+            | (wire.PreVoteResponse(), core.RequestVote(pre_vote=True))
+        ):
             return core.VoteReply(
-                term=reply.term, granted=reply.accepted, correlation=request.correlation, pre_vote=True
+                term=reply.term,
+                granted=reply.accepted,
+                correlation=request.correlation,
+                pre_vote=isinstance(reply, wire.PreVoteResponse),
             )
         case (wire.TimeoutNowResponse(), core.TimeoutNow()):
             return core.TimeoutNowReply(reply.term, reply.accepted, request.correlation)
