@@ -187,18 +187,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "may_send_keys": _FUNCTION,
     "clocks": (_of(Clocks), "Clocks"),
 }
-_MAY_BE_NONE: Final = frozenset(
-    {
-        "keyring",
-        "advertise",
-        "state_directory",
-        "broadcast",
-        "random_seed",
-        "interface",
-        "keyring_changed",
-        "offer_keys",
-    }
-)
+_MAY_BE_NONE: Final = frozenset(each.name for each in structs.fields(GroupSettings) if each.default is None)
 
 
 def wrong_kinds(settings: Mapping[str, Any]) -> Iterable[str]:
