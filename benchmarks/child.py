@@ -26,6 +26,7 @@ LINE_TIMEOUT_S = 60.0
 STOP_GRACE_S = 5.0
 _LINE_LIMIT_BYTES = 256 * 1024 * 1024
 _TAIL_CHARACTERS = 600
+READY = "ready"
 _ENDS_WITH_ITS_INPUT = """
 exec 3<&0
 "$@" >&2 3<&- & program=$!
@@ -135,6 +136,11 @@ class Child:
             self._received = bytearray(rest)
             return line.decode()
         raise ChildError(f"{self.name} did not print a line within {timeout_s:g} s{self._last_words()}")
+
+    async def wait_ready(self, timeout_s: float = LINE_TIMEOUT_S) -> None:
+        """Wait until it prints that it is ready."""
+        if await self.receive_line(timeout_s) != READY:
+            raise ChildError(f"{self.name} did not get ready")
 
     async def receive_document(self, timeout_s: float = LINE_TIMEOUT_S) -> dict[str, Any]:
         """Return one line, a JSON object."""

@@ -17,8 +17,8 @@ from typing import Any
 
 import trio
 
-from benchmarks.child import Child
-from benchmarks.load import GO, READY, WARM_UP_S, Load, Loop, Result
+from benchmarks.child import READY, Child
+from benchmarks.load import GO, WARM_UP_S, Load, Loop, Result
 from consensus import Outcome, integer_id
 from consensus.protocols.garlic_farm import (
     ClientOptions,

@@ -15,7 +15,7 @@ import trio
 from benchmarks import client
 from benchmarks.child import Child, ChildError
 from benchmarks.client import ClusterTarget, ServerTarget
-from benchmarks.consensus_node import CLUSTER, LISTENS, READY, USER
+from benchmarks.consensus_node import CLUSTER, LISTENS, USER
 from benchmarks.load import Load
 
 SERVERS = 3
@@ -98,8 +98,7 @@ class ConsensusGroup:
     async def _introduce(self, number: int) -> None:
         child = self.servers[number]
         await child.send_line(json.dumps([announced for _, announced in sorted(self._announced.items())]))
-        if await child.receive_line() != READY:
-            raise ChildError(f"{child.name} did not get ready")
+        await child.wait_ready()
 
 
 @asynccontextmanager

@@ -18,7 +18,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -27,6 +26,7 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
+from benchmarks.child import READY
 from benchmarks.hop_marks import HopMarks
 from benchmarks.time_split import TimeSplit
 from consensus import (
@@ -52,28 +52,22 @@ from consensus.net import load_or_create_certificate
 from consensus.protocols.garlic_farm import (
     Authenticator,
     Cancel,
-    ClientAnswer,
     ClientRequests,
     ConnectionRole,
     Credentials,
     Dialer,
-    Fault,
-    GarlicFarmError,
     GarlicFarmServer,
     Identity,
     Initiator,
     ListedPeers,
-    MembershipRequest,
     Metrics,
     NonceBook,
     PeerAddress,
     PeerLinks,
     call_server,
 )
-from consensus.protocols.garlic_farm import Reply as WireReply
 from consensus.storage import Recovery
 
-READY = "ready"
 CLUSTER = "benchmark"
 USER = "benchmark"
 LISTENS = "127.0.0.1"
@@ -153,36 +147,12 @@ class CountingMachine:
         self.entries = int(b"".join([chunk async for chunk in state]))
 
 
-class Gateway:
-    """The handlers of the listener."""
-
-    def __init__(self, server_id: int) -> None:
-        self.server: ConsensusServer | None = None
-        self._server_id = server_id
+class Gateway(ClientRequests):
+    """The handlers of the listener, for peers as well."""
 
     def request(self, sender: ServerId, request: Request, on_reply: Callable[[Reply | None], None]) -> Cancel:
         """Handle a request of a peer."""
-        if self.server is None:
-            raise GarlicFarmError(Fault.BUSY, "not started")
-        return call_server(self.server, sender, request, on_reply)
-
-    def client_request(self, commands: tuple[bytes, ...], on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
-        """Handle the entries of a client; without entries, report the leader."""
-        return self._clients.client_request(commands, on_reply)
-
-    def read_index(self, on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
-        """Return the index that a linearizable read must wait for."""
-        return self._clients.read_index(on_reply)
-
-    def membership_request(self, request: MembershipRequest, on_reply: Callable[[WireReply | None], None]) -> Cancel:
-        """Handle a request about members; a benchmark does not send any."""
-        return self._clients.membership_request(request, on_reply)
-
-    @cached_property
-    def _clients(self) -> ClientRequests:
-        if self.server is None:
-            raise GarlicFarmError(Fault.BUSY, "not started")
-        return ClientRequests(self.server, self._server_id)
+        return call_server(self._server, sender, request, on_reply)
 
 
 def main() -> None:
@@ -203,7 +173,6 @@ class _Node:
         server_id, path = specification.server_id, Path(specification.directory)
         self.specification = specification
         self.certificate = load_or_create_certificate(path)
-        self.gateway = Gateway(server_id)
         self.peers: dict[ServerId, PeerAddress] = {}
         self.metrics = Metrics()
         self.recoveries: list[Recovery] = []
@@ -249,7 +218,8 @@ class _Node:
         began_s, processor_began_s = time.perf_counter(), time.process_time()
         self._server = await stack.enter_async_context(prepare_server(self.parts))
         opened_s, opened_processor_s = time.perf_counter() - began_s, time.process_time() - processor_began_s
-        listener = GarlicFarmServer(self.authenticator, self.gateway, self.metrics)
+        gateway = Gateway(self._server, self.specification.server_id)
+        listener = GarlicFarmServer(self.authenticator, gateway, self.metrics)
         port = await nursery.start(listener.listen, LISTENS, self.specification.port, self.certificate)
         return Announcement(
             self.specification.server_id,
@@ -265,7 +235,6 @@ class _Node:
         for each in announced[:1] if self.specification.follows else announced:
             self.peers[each.server_id] = PeerAddress(LISTENS, each.port, bytes.fromhex(each.fingerprint))
         await nursery.start(self._server.run)
-        self.gateway.server = self._server
         return self._server
 
 

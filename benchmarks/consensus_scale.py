@@ -25,7 +25,7 @@ from benchmarks import client
 from benchmarks.child import Child, ChildError
 from benchmarks.client import ClusterTarget, ServerTarget
 from benchmarks.consensus_group import PASSWORD, POLL_S
-from benchmarks.consensus_node import CLUSTER, LISTENS, READY, USER
+from benchmarks.consensus_node import CLUSTER, LISTENS, USER
 from benchmarks.contenders import drive
 from benchmarks.figures import Figure
 from benchmarks.job import Job
@@ -131,8 +131,7 @@ async def _running(directory: Path, size: int) -> AsyncIterator[Scaled]:
         for child in children:
             await child.send_line(json.dumps(announced))
         for child in children:
-            if await child.receive_line(START_S) != READY:
-                raise ChildError(f"{child.name} did not get ready")
+            await child.wait_ready(START_S)
         leader, followers = children
         with trio.fail_after(START_S):
             while not (await leader.request("status"))["commit"]:  # noqa: ASYNC110 - another process

@@ -5,7 +5,7 @@
 Unavailable contenders are skipped with a reason. Running contenders without load only send heartbeats.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,12 @@ from typing import Protocol
 import trio
 
 from benchmarks import etcd_group
-from benchmarks.bare_pipe import running_pipe
+from benchmarks.bare_pipe import Pipe, running_pipe
 from benchmarks.child import Child, ChildError
-from benchmarks.consensus_group import running_consensus_group
+from benchmarks.consensus_group import ConsensusGroup, running_consensus_group
 from benchmarks.debian_package import find_program
-from benchmarks.etcd_group import running_etcd_group
-from benchmarks.load import GO, READY, Load, Rate, Result
+from benchmarks.etcd_group import EtcdGroup, running_etcd_group
+from benchmarks.load import GO, Load, Rate, Result
 
 OURS = "garlicfarm"
 PIPE = "the pipe"
@@ -66,17 +66,7 @@ class Server(Protocol):
         ...
 
 
-class Contender(Protocol):
-    """Servers that can be loaded."""
-
-    @property
-    def servers(self) -> Mapping[int, Child]:
-        """The server processes by number."""
-        ...
-
-    async def clients(self, load: Load, count: int) -> list[Child]:
-        """Start client processes when all servers are ready."""
-        ...
+Contender = ConsensusGroup | Pipe | EtcdGroup
 
 
 async def drive(
@@ -89,8 +79,7 @@ async def drive(
     try:
         patience_s = 30 + 3 * load.seconds
         for child in clients:
-            if await child.receive_line(patience_s) != READY:
-                raise ChildError(f"{child.name} did not get ready")
+            await child.wait_ready(patience_s)
         await on_ready()
         before = [server.processor_seconds() for server in servers]
         for child in clients:

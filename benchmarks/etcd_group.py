@@ -3,8 +3,8 @@
     debian_package.find_program ─▶ certificate ─▶ three members ─▶ leader by its JSON gateway
     build_client (Go, from etcd_client_go) ─▶ the client for loads; `benchmarks.steady` for failovers
 
-Peers and clients use TLS with the benchmark's certificate; peers authenticate with it, clients do not. fsync is on, the
-default. The base timeout equals the bare group's `lan`: 1,000 ms, heartbeats every 100 ms.
+Peers and clients use TLS with a certificate of the benchmark's authority; peers authenticate with it, clients do not.
+fsync is on, the default. The base timeout equals the bare group's `lan`: 1,000 ms, heartbeats every 100 ms.
 
 The client under load is written in Go, like etcd's own clients, and etcd is skipped without it. gRPC in Python uses so
 much processor time per call that, on two processors, etcd reaches only half of its throughput. Single requests use
@@ -19,21 +19,16 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from http.client import HTTPException, HTTPSConnection
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import trio
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from benchmarks.child import Child, ChildError
 from benchmarks.load import Load
+from tests.node.certificates import Authority
 from tests.processes import free_ports
 
 MEMBERS = 3
@@ -89,7 +84,8 @@ class EtcdGroup:
         self.servers: dict[int, Child] = {}
         self._program = program
         self._ports = free_ports(2 * MEMBERS)
-        self._certificate, self._key = make_certificate(directory)
+        authority = Authority(directory)
+        self._authority, self._certificate = authority.file, authority.certificate(LOOPBACK).path
 
     async def start(self, number: int) -> None:
         """Start a member, for the first time or again."""
@@ -118,7 +114,7 @@ class EtcdGroup:
         leader, endpoints = await self.settle(), self._endpoints()
         document: dict[str, object] = {
             "endpoints": endpoints[leader:] + endpoints[:leader],
-            "certificate": str(self._certificate),
+            "certificate": str(self._authority),
             "load": None if load is None else asdict(load),
         }
         steady = [sys.executable, "-m", "benchmarks.steady", json.dumps({"etcd": document})]
@@ -129,7 +125,7 @@ class EtcdGroup:
         """Return the status of a member; empty if it does not reply."""
         try:
             return await trio.to_thread.run_sync(
-                request, endpoint, "maintenance/status", {}, self._certificate, STATUS_TIMEOUT_S
+                request, endpoint, "maintenance/status", {}, self._authority, STATUS_TIMEOUT_S
             )
         except (OSError, HTTPException):
             return {}
@@ -145,7 +141,7 @@ class EtcdGroup:
     def _command(self, number: int) -> list[str]:
         for_clients = f"https://{self._endpoints()[number]}"
         peers = [f"https://{LOOPBACK}:{port}" for port in self._ports[MEMBERS:]]
-        certificate, key = str(self._certificate), str(self._key)
+        authority, certificate = str(self._authority), str(self._certificate)
         return [
             self._program,
             *("--name", f"member{number}", "--data-dir", str(self.directory / str(number))),
@@ -153,9 +149,9 @@ class EtcdGroup:
             *("--listen-peer-urls", peers[number], "--initial-advertise-peer-urls", peers[number]),
             *("--initial-cluster", ",".join(f"member{each}={url}" for each, url in enumerate(peers))),
             *("--initial-cluster-state", "new", "--logger", "zap", "--log-level", "error"),
-            *("--cert-file", certificate, "--key-file", key),
-            *("--peer-cert-file", certificate, "--peer-key-file", key),
-            *("--peer-trusted-ca-file", certificate, "--peer-client-cert-auth"),
+            *("--cert-file", certificate, "--key-file", certificate),
+            *("--peer-cert-file", certificate, "--peer-key-file", certificate),
+            *("--peer-trusted-ca-file", authority, "--peer-client-cert-auth"),
             f"--election-timeout={ELECTION_TIMEOUT_MS}",
             f"--heartbeat-interval={HEARTBEAT_MS}",
         ]
@@ -173,9 +169,9 @@ async def running_etcd_group(directory: Path, program: str, go_client: Path | No
         await group.close()
 
 
-def request(endpoint: str, method: str, body: dict[str, str], certificate: Path, timeout_s: float) -> dict[str, Any]:
+def request(endpoint: str, method: str, body: dict[str, str], authority: Path, timeout_s: float) -> dict[str, Any]:
     """Return the reply of a member's gateway. Raises OSError or HTTPException; blocks."""
-    trusted = ssl.create_default_context(cafile=certificate)
+    trusted = ssl.create_default_context(cafile=authority)
     with closing(HTTPSConnection(endpoint, timeout=timeout_s, context=trusted)) as connection:
         connection.request("POST", f"/v3/{method}", json.dumps(body))
         response = connection.getresponse()
@@ -189,31 +185,3 @@ def leads(status: dict[str, Any]) -> bool:
     """Return True if a member's status names itself as the leader; it names "0" without a leader."""
     leader = status.get("leader", "0")
     return bool(leader != "0" and leader == status["header"]["member_id"])
-
-
-def make_certificate(directory: Path) -> tuple[Path, Path]:
-    """Write a self-signed certificate for loopback and its key into `directory`; return both paths."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "benchmark")])
-    now = datetime.now(UTC)
-    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=7))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(LOOPBACK))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    paths = directory / "certificate.pem", directory / "key.pem"
-    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    paths[1].touch(mode=0o600)
-    paths[1].write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return paths

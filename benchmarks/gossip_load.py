@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
 
 from benchmarks.child import BenchmarkError
 from gossip import Address, Incarnation, JoinNak, Keyring, NodeInfo
@@ -130,16 +129,6 @@ def invented_infos(count: int, metadata: Callable[[int], bytes] = _metadata) -> 
     return infos
 
 
-class Asker(Protocol):
-    """A socket with prepared datagrams."""
-
-    endpoint: socket.socket
-    prepared: Iterator[bytes]
-
-    def takes(self, datagram: bytes) -> bool:
-        """Process a datagram; return True if it is a reply."""
-
-
 @dataclass(slots=True)
 class EchoAsker:
     """A client of the bare echo: every datagram is a reply."""
@@ -150,6 +139,10 @@ class EchoAsker:
     def takes(self, datagram: bytes) -> bool:
         """Return True if the datagram is an echo."""
         return bool(datagram)
+
+
+Asker = Peer | EchoAsker
+"""A socket with prepared datagrams."""
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
@@ -47,28 +47,6 @@ _TRIES_OFTEN: Final[Mapping[str, object]] = {
 """The retry settings of both clients, so that only the servers cause the time without an acknowledgment."""
 
 
-class RunningQuorum(Protocol):
-    """A quorum of processes."""
-
-    name: str
-
-    def ports(self) -> Mapping[int, int]:
-        """Return the ports of the running voters, by id."""
-
-
-class MeasuredQuorum(RunningQuorum, Protocol):
-    """A quorum that accepts writes; its voters can be killed."""
-
-    async def write(self, **limit: float) -> dict[str, Any]:
-        """Write consecutively, `count` times or for `seconds`; see `closedLoop` of KafkaTools."""
-
-    async def kill(self, node_id: int) -> None:
-        """Kill a voter."""
-
-    async def start(self, node_id: int) -> None:
-        """Start a voter again, and wait until it listens."""
-
-
 class JvmQuorum:
     """Controllers of Apache Kafka."""
 
@@ -79,21 +57,21 @@ class JvmQuorum:
         self._tools = tools
 
     async def write(self, **limit: float) -> dict[str, Any]:
-        """See `MeasuredQuorum`."""
+        """Write consecutively, `count` times or for `seconds`; see `closedLoop` of KafkaTools."""
         addresses = ",".join(server.address for server in self._servers.servers.values())
         properties = {"bootstrap.controllers": addresses, **_TRIES_OFTEN, "default.api.timeout.ms": 2_000}
         return dict(await self._tools.do("alter-configs", properties=properties, **limit))
 
     def ports(self) -> Mapping[int, int]:
-        """See `MeasuredQuorum`."""
+        """Return the ports of the running voters, by id."""
         return {node_id: server.bind for node_id, server in self._servers.servers.items() if server.lives}
 
     async def kill(self, node_id: int) -> None:
-        """See `MeasuredQuorum`."""
+        """Kill a voter."""
         await self._servers.kill(self._servers.servers[node_id])
 
     async def start(self, node_id: int) -> None:
-        """See `MeasuredQuorum`."""
+        """Start a voter again, and wait until it listens."""
         await self._servers.start(self._servers.servers[node_id])
 
 
@@ -130,11 +108,11 @@ class OurVoters:
             self._voters[node_id] = _Voter(port, file)
 
     def ports(self) -> Mapping[int, int]:
-        """See `MeasuredQuorum`."""
+        """Return the ports of the running voters, by id."""
         return {node_id: voter.port for node_id, voter in self._voters.items() if voter.child is not None}
 
     async def kill(self, node_id: int) -> None:
-        """See `MeasuredQuorum`."""
+        """Kill a voter."""
         voter = self._voters[node_id]
         child, voter.child = voter.child, None
         if child is None:
@@ -144,7 +122,7 @@ class OurVoters:
         await child.end()
 
     async def start(self, node_id: int) -> None:
-        """See `MeasuredQuorum`."""
+        """Start a voter again, and wait until it listens."""
         voter = self._voters[node_id]
         command = [sys.executable, "-m", "bridge.cli.main", "kraft", "serve", "--config", str(voter.settings)]
         log = voter.settings.with_suffix(".log")
@@ -178,7 +156,7 @@ class OurQuorum(OurVoters):
         self._tools = tools
 
     async def write(self, **limit: float) -> dict[str, Any]:
-        """See `MeasuredQuorum`."""
+        """Write consecutively, `count` times or for `seconds`; see `closedLoop` of KafkaTools."""
         properties = {
             "bootstrap.servers": ",".join(f"{_HOST}:{voter.port}" for voter in self._voters.values()),
             "acks": "all",
@@ -192,6 +170,9 @@ class OurQuorum(OurVoters):
         )
 
 
+MeasuredQuorum = JvmQuorum | OurQuorum
+
+
 @dataclass(frozen=True, slots=True)
 class Led:
     """The leader of a quorum, and its high watermark."""
@@ -201,7 +182,7 @@ class Led:
     high_watermark: int
 
 
-async def led(quorum: RunningQuorum, *, beyond: Led | None = None) -> Led:
+async def led(quorum: JvmQuorum | OurVoters, *, beyond: Led | None = None) -> Led:
     """Wait for a leader that knows its high watermark; with `beyond`, for a later epoch and a higher watermark."""
     epoch, high_watermark = (-1, -1) if beyond is None else (beyond.epoch, beyond.high_watermark)
     with trio.move_on_after(LEADER_TIMEOUT_S):

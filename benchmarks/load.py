@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from benchmarks.figures import percentile
 
-READY = "ready"
 GO = "go"
 WARM_UP_S = 0.5
 

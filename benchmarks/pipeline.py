@@ -51,7 +51,8 @@ MASTER = "local[2]"
 
 
 @contextmanager
-def _session() -> Iterator[SparkSession]:
+def running_session() -> Iterator[SparkSession]:
+    """Yield a session of Spark, which ends with the block."""
     session = open_session(MASTER)
     try:
         yield session
@@ -63,7 +64,7 @@ def source(job: Job) -> list[Figure]:
     """Measure the source alone. Blocks."""
     log = job.directory / "log"
     entries = generate(log, LoadModel(ROUTERS, DAYS)).entries
-    with _session() as session:
+    with running_session() as session:
         rates = []
         for _ in range(job.runs + 1):
             began = time.perf_counter()
@@ -87,7 +88,7 @@ def tables(job: Job) -> list[Figure]:
     }
     from_farm: list[Took] = []
     from_parquet_runs: list[Took] = []
-    with _session() as session:
+    with running_session() as session:
         session.read.format("farm").options(**source).load().write.parquet(str(parquet))
         files = BATCH_ENTRIES // ENTRIES_PER_FILE
 

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from benchmarks.child import BenchmarkError
 from benchmarks.figures import Figure
 from benchmarks.job import Job
+from benchmarks.pipeline import MASTER, running_session
 from pipeline.floodfills import closest_floodfills, routing_key
-from pipeline.spark.session import open_session
 
 DESTINATIONS = 2_000
 ROUTERS = 20_000
@@ -31,9 +31,8 @@ def measure(job: Job) -> list[Figure]:
     random = Random(SEED)
     destinations = [random.randbytes(32).hex() for _ in range(DESTINATIONS)]
     routers = [random.randbytes(32).hex() for _ in range(ROUTERS)]
-    session = open_session("local[2]")
     taken_s = []
-    try:
+    with running_session() as session:
         left = session.createDataFrame([(each,) for each in destinations], "destination STRING")
         right = session.createDataFrame([(each,) for each in routers], "router STRING")
         for run in range(job.runs):
@@ -41,10 +40,8 @@ def measure(job: Job) -> list[Figure]:
             began = time.perf_counter()
             closest_floodfills(left, right, TODAY, CLOSEST).write.parquet(str(target))
             taken_s.append(time.perf_counter() - began)
-    finally:
-        session.stop()
     every_pair_s = _check(job.directory / "floodfills-0", random.sample(destinations, SAMPLE), routers)
-    group = f"closest floodfills: {DESTINATIONS:,} destinations, {ROUTERS:,} routers, 3 days, local[2]"
+    group = f"closest floodfills: {DESTINATIONS:,} destinations, {ROUTERS:,} routers, 3 days, {MASTER}"
     whole_s = every_pair_s / SAMPLE * DESTINATIONS
     return [
         Figure(group, "the join, to Parquet", "s", tuple(taken_s), f"exact for {SAMPLE} sampled; goal below 120 s"),

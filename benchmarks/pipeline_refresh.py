@@ -11,19 +11,18 @@ from pyspark.sql import SparkSession
 
 from benchmarks.figures import Figure
 from benchmarks.job import Job
+from benchmarks.pipeline import MASTER, running_session
 from benchmarks.processor_time import measured
 from pipeline.generate import generate
 from pipeline.gold.tables import Gold
 from pipeline.load_model import LoadModel
 from pipeline.run import RunSettings, await_end, gold_of, prepare, start_query
-from pipeline.spark.session import open_session
 from pipeline.tables.specs import LOG
 
 ROUTERS = 1_000
 DAYS = 1.0
 ENTRIES_A_MINUTE = 2 * ROUTERS
 MINUTES = 6
-MASTER = "local[2]"
 
 
 def measure(job: Job) -> list[Figure]:
@@ -32,8 +31,7 @@ def measure(job: Job) -> list[Figure]:
     entries = generate(log, LoadModel(ROUTERS, DAYS)).entries
     processor_s: list[float] = []
     seconds: list[float] = []
-    session = open_session(MASTER)
-    try:
+    with running_session() as session:
         for minute in range(MINUTES + 1):
             last = entries - (MINUTES - minute) * ENTRIES_A_MINUTE
             gold = _written(session, RunSettings(job.directory / "tables", {"directory": str(log), "end": str(last)}))
@@ -41,8 +39,6 @@ def measure(job: Job) -> list[Figure]:
                 gold.refresh(gold.noted_through(LOG), session)
             processor_s.append(took.processor_s)
             seconds.append(took.seconds)
-    finally:
-        session.stop()
     group = f"pipeline: derived tables updated with a minute, at the end of a day of {ROUTERS} routers"
     note = f"{entries} entries, {MASTER}; all of the day before it took {processor_s[0]:.0f} s; goal 10"
     return [
