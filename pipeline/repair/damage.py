@@ -59,16 +59,7 @@ class Damage:
     """The fault of the record of batches; empty if it belongs to the tables."""
 
     def __bool__(self) -> bool:
-        return bool(
-            self.unreadable
-            or self.lost_files
-            or self.inexact
-            or self.ranges
-            or self.checkpoint
-            or self.events
-            or self.derived
-            or self.record
-        )
+        return self != Damage()
 
     def lines(self) -> Iterator[str]:
         """Yield one line for each finding."""

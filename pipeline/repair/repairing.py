@@ -15,9 +15,7 @@ all earlier batches. Such damage is refused before anything is changed.
 Every step is a commit that can be repeated. A killed repair is completed by the next one.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import date
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -39,7 +37,7 @@ from pipeline.tables.current import FROM_BASE, KEYS, ORDER, PREFIX, SCHEMAS, las
 from pipeline.tables.delta import Table, TableSpec, stored_rows
 from pipeline.tables.files import BATCH, DAY, TableDamagedError
 from pipeline.tables.names import remember_names, salt_of
-from pipeline.tables.ranges import LOG_NAME, RangeKind, batch_rows, merged, range_rows
+from pipeline.tables.ranges import LOG_NAME, RangeKind, batch_rows, counts_of, merged, range_rows
 from pipeline.tables.rows import ADDRESS, Pseudonyms, base_rows
 from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC
 from pipeline.watch.watching import STATE_SPEC
@@ -47,14 +45,6 @@ from pipeline.watch.watching import STATE_SPEC
 ENTRIES_AT_ONCE = 100_000
 """The entries whose rows are in memory together."""
 Notify = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The rows of some entries: of base tables by name, and of the table `ranges`."""
-
-    base: Mapping[str, pa.Table]
-    ranges: pa.Table
 
 
 def refuse_damaged_watch(output: Output) -> None:
@@ -192,10 +182,10 @@ def _replace(output: Output, lost: LostRange, log: SelectedLog, notify: Notify) 
     first = oldest
     while first <= lost.last:
         part = LostRange(lost.farm, first, min(lost.last, first + ENTRIES_AT_ONCE - 1))
-        found = _read(output, part, log)
+        base, of_part = _read(output, part, log)
         for name, spec in BASE_SPECS.items():
-            _replace_rows(Table(output, spec, is_checked=False), part, found.base.get(name), "index", "index")
-        ranges.append(found.ranges)
+            _replace_rows(Table(output, spec, is_checked=False), part, base.get(name), "index", "index")
+        ranges.append(of_part)
         notify(f"Entries {part.first} to {part.last} of farm {part.farm} were read again.")
         first = part.last + 1
     # A row may have entries of several parts. Until this commit, the next repair finds the same range again.
@@ -208,7 +198,8 @@ def _number_of(part: LostRange) -> int:
     return -part.first
 
 
-def _read(output: Output, part: LostRange, log: SelectedLog) -> _Found:
+def _read(output: Output, part: LostRange, log: SelectedLog) -> tuple[Mapping[str, pa.Table], pa.Table]:
+    """Return the rows of these entries: of base tables by name, and of the table `ranges`."""
     pseudonyms = Pseudonyms(salt_of(output))
     partition = log.place.ranges.plan(part.first, part.last + 1, part.farm)
     base: dict[str, list[pa.Table]] = {}
@@ -223,8 +214,8 @@ def _read(output: Output, part: LostRange, log: SelectedLog) -> _Found:
     tables = {name: pa.concat_tables(rows) for name, rows in base.items()}
     # A topic may lack all entries of a part.
     if not counts:
-        return _Found(tables, RANGES_SPEC.schema.empty_table())
-    return _Found(tables, batch_rows(merged(pa.concat_tables(counts)), _number_of(part)).cast(RANGES_SPEC.schema))
+        return tables, RANGES_SPEC.schema.empty_table()
+    return tables, batch_rows(merged(pa.concat_tables(counts)), _number_of(part)).cast(RANGES_SPEC.schema)
 
 
 def _remember(output: Output, rows: pa.Table) -> None:
@@ -258,31 +249,7 @@ def _missing_rows(output: Output, missing: LostRange) -> pa.Table:
     """Return rows of `ranges` for entries that cannot be read again; their remaining rows count as theirs."""
     known = Table(output, RANGES_SPEC, is_checked=False).rows()
     known = known.filter(_is_within(known, missing, "first_index", "first_index"))
-    days = [each for each in known.column(DAY).to_pylist() if each is not None]
-    counts = [_missing_row(missing, min(days, default=None))]
-    for name, rows in _remaining(output, missing):
-        of_days = rows.group_by([DAY], use_threads=False).aggregate(
-            [("index", "min"), ("index", "max"), ("index", "count"), ("log_time", "max")]
-        )
-        counts += (
-            {
-                "farm": missing.farm,
-                "name": name,
-                "kind": RangeKind.READ.value,
-                "first_index": each["index_min"],
-                "last_index": each["index_max"],
-                "row_count": each["index_count"],
-                "log_time": each["log_time_max"],
-                BATCH: _number_of(missing),
-                DAY: each[DAY],
-            }
-            for each in of_days.to_pylist()
-        )
-    return pa.Table.from_pylist(counts, schema=RANGES_SPEC.schema)
-
-
-def _missing_row(missing: LostRange, day: date | None) -> dict[str, object]:
-    return {
+    gone = {
         "farm": missing.farm,
         "name": LOG_NAME,
         "kind": RangeKind.GONE.value,
@@ -290,14 +257,14 @@ def _missing_row(missing: LostRange, day: date | None) -> dict[str, object]:
         "last_index": missing.last,
         "row_count": missing.last - missing.first + 1,
         BATCH: _number_of(missing),
-        DAY: day,
+        DAY: pc.min(known.column(DAY)).as_py(),
     }
-
-
-def _remaining(output: Output, missing: LostRange) -> Iterator[tuple[str, pa.Table]]:
+    remaining = []
     for name, spec in BASE_SPECS.items():
         rows = Table(output, spec, is_checked=False).rows()
-        yield name, rows.filter(_is_within(rows, missing, "index", "index"))
+        remaining.append(counts_of(name, rows.filter(_is_within(rows, missing, "index", "index"))))
+    counted = batch_rows(pa.concat_tables(remaining), _number_of(missing)).cast(RANGES_SPEC.schema)
+    return pa.concat_tables([pa.Table.from_pylist([gone], schema=RANGES_SPEC.schema), counted])
 
 
 def current_rows(output: Output, spec: TableSpec) -> pa.Table:

@@ -17,7 +17,7 @@ reads. An answer for people also shows the gaps of these tables (`gaps.py`).
 
 A table from a backup is refused. A run records a batch, commits it in the tables, and then records the last batch of
 each table. So a table cannot end before the record that was read before it. No table may have a batch after the record
-that was read after it. The record may be missing only without rows in `ranges`: versions that write them keep it.
+that was read after it. The record may be missing only if no commit states the number of rows (`Table.is_counted`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

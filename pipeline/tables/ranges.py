@@ -44,7 +44,7 @@ class RangeKind(StrEnum):
 def range_rows(entries: pa.Table, made: Mapping[str, pa.Table]) -> pa.Table:
     """Return the counts of some entries, and of their rows in base tables (`made`)."""
     counted = {LOG_NAME: entries.filter(pc.not_equal(entries.column("entry"), SNAPSHOT)), **made}
-    return pa.concat_tables([_counts(name, rows) for name, rows in counted.items()])
+    return pa.concat_tables([counts_of(name, rows) for name, rows in counted.items()])
 
 
 def merged(rows: pa.Table) -> pa.Table:
@@ -92,7 +92,8 @@ def limit_rows(
     return pa.Table.from_pylist(found, schema=RANGES_SPEC.schema)
 
 
-def _counts(name: str, rows: pa.Table) -> pa.Table:
+def counts_of(name: str, rows: pa.Table) -> pa.Table:
+    """Return the counts of the rows of a table, for each farm and day."""
     dated = pa.table(
         {
             "farm": rows.column("farm"),
