@@ -55,8 +55,7 @@ def footprint(agent: Group) -> tuple[int, ...]:
 
 @in_simulated_time
 async def test_spoofed_join_gets_smaller_reply_without_state() -> None:
-    network = MemoryNetwork()
-    async with running_farm(network) as farm:
+    async with running_farm(network := MemoryNetwork()) as farm:
         seed = await farm.start()
         before = footprint(seed)
         requests = [unknown_join() for _ in range(200)]
@@ -74,8 +73,7 @@ async def test_spoofed_join_gets_smaller_reply_without_state() -> None:
 @in_simulated_time
 async def test_replayed_datagrams_do_not_affect_restarted_member() -> None:
     """A restarted node starts without replay windows, so a second copy of a datagram must be harmless."""
-    network = MemoryNetwork()
-    async with running_farm(network) as farm:
+    async with running_farm(network := MemoryNetwork()) as farm:
         seed, alice, boris = await farm.start_many(3)
         await until_all_see_all([seed, alice, boris])
         alice.set_metadata(b"old words")
@@ -170,8 +168,7 @@ def foreign_version_alarms(agent: Group) -> list[Alarm]:
 
 @in_simulated_time
 async def test_foreign_version_raises_alarm_until_it_stops() -> None:
-    network = MemoryNetwork()
-    async with running_farm(network) as farm:
+    async with running_farm(network := MemoryNetwork()) as farm:
         agent = await farm.start(broadcast=BROADCAST)
         for _ in range(3):
             of_another_version(Address("127.0.0.9", 7946), network, agent.info.address)
@@ -191,8 +188,7 @@ async def test_foreign_version_raises_alarm_until_it_stops() -> None:
 
 @in_simulated_time
 async def test_foreign_version_flood_raises_few_alarms() -> None:
-    network = MemoryNetwork()
-    async with running_farm(network) as farm:
+    async with running_farm(network := MemoryNetwork()) as farm:
         agent = await farm.start()
         for number in range(200):
             of_another_version(Address(f"127.1.0.{number}", 7946), network, agent.info.address)

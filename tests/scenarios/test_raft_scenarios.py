@@ -136,8 +136,7 @@ def test_stale_request_gets_reply_with_current_term(message: RequestVote | Appen
 
 @pytest.mark.parametrize(("denials", "role"), [(2, Role.CANDIDATE), (3, Role.FOLLOWER)])
 def test_candidate_of_five_steps_down_after_three_denials(denials: int, role: Role) -> None:
-    bench = Bench(voters=5)
-    bench.expire()
+    bench = Bench(voters=5).expired()
     bench.grant(*(TWO, THREE, FOUR, FIVE)[:denials], granted=False)
     assert bench.about.role is role
 

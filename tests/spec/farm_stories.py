@@ -63,11 +63,12 @@ def report(server_id: int, date_ms: int = BASE_MS, /, **changes: object) -> Repo
 class Log:
     """A farm with its log: appends records, each at the next index."""
 
-    def __init__(self, tuning: FarmTuning = TUNING, founders: tuple[bytes, ...] = FOUNDERS) -> None:
+    def __init__(self, *records: Record, tuning: FarmTuning = TUNING, founders: tuple[bytes, ...] = FOUNDERS) -> None:
         self.farm = AuthoredFarm(BASE_MS, tuning, founders)
         # Scenarios set log time freely, so the voters' clocks must not bound it.
         self.farm.state = replace(self.farm.state, level=SUPPORTED_LEVEL, clocks=VoterClocks())
         self.records: list[Record] = []
+        self.append(*records)
 
     def append(self, *records: Record) -> list[Change]:
         """Apply `records`, and return all changes."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from consensus.core.effects import Effect, Role, Send
+from consensus.core.effects import Effect, Send
 from consensus.core.events import DeadlineReached
 from consensus.core.features import KRAFT_STATIC
 from consensus.core.messages import (
@@ -47,16 +47,6 @@ class FetchBench(Bench):
         """Advance to the election timeout, past all earlier deadlines."""
         self.now = max(self.now, self.raft._role.current.deadline)
         return self.step(DeadlineReached())
-
-    def lead(self) -> list[Effect]:
-        """Campaign without pre-vote and win with all votes."""
-        self.campaign()
-        effects = self.grant(
-            *(server for server in sorted(self.about.configuration.voter_ids) if server != self.own_id)
-        )
-        self.effects = effects
-        assert self.about.role is Role.LEADER
-        return effects
 
     def follow(self, leader: ServerId = TWO, term: int = 1) -> Fetch:
         """Receive a leader's announcement, and return the fetch sent to that leader."""

@@ -1,14 +1,13 @@
 """One `Swim` under test, node 0, and scripted other nodes: node n is at `address_of(n)`.
 
-story = Story()
-story.add_peers(1)                                 node 1 joins node 0 and becomes its peer
+story = Story().with_peers(1)                      node 1 joins node 0 and becomes its peer
 sent = story.receive(1, story.ping(1))             node 1 pings node 0; returns the effects of that step
 story.pass_time(1_000)                             serves the deadlines; returns the effects of all steps
 """
 
 from collections.abc import Iterable
 from random import Random
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -103,6 +102,11 @@ class Story:
         for number in numbers:
             effects += self.receive(number, JoinReq(info_of(number, capacity=capacity), b"t"), token_valid=True)
         return effects
+
+    def with_peers(self, *numbers: int, capacity: int = 8) -> Self:
+        """Add peers; return this story."""
+        self.add_peers(*numbers, capacity=capacity)
+        return self
 
     def last_ping_of(self, *numbers: int) -> bytes:
         """Pass time with replies from these peers, and return the number of the last ping to the last of them."""

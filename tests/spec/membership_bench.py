@@ -1,5 +1,7 @@
 """Test bench of a leader whose group changes: peers store the received appends, and new servers catch up."""
 
+from typing import Self
+
 from consensus.core.effects import ConfigurationResolved, Effect, Persist, Role, Send
 from consensus.core.events import ChangeConfiguration, Event
 from consensus.core.messages import AppendEntries
@@ -42,11 +44,12 @@ class Group(Bench):
                     pass
         return effects
 
-    def become_leader(self) -> None:
-        """Win the election, and commit the first entry of the term."""
+    def become_leader(self) -> Self:
+        """Win the election, and commit the first entry of the term; return this bench."""
         self.lead()
         self.store(*sorted(self.about.configuration.voter_ids - {self.about.server_id}))
         assert self.about.commit_index == self.about.last.index
+        return self
 
     def store(self, *peers: ServerId) -> None:
         """Let the peers store and acknowledge all sent entries, one peer after another."""
@@ -85,8 +88,7 @@ class Group(Bench):
 
 def in_joint_consensus() -> Group:
     """Return server 1 as the leader of 1 2 3, with C_old,new toward 3 4 5 that only its own log contains."""
-    bench = Group()
-    bench.become_leader()
+    bench = Group().become_leader()
     bench.change(plain(3, 4, 5))
     bench.bring_up(4, 5)
     assert bench.configuration == joint((1, 2, 3), (3, 4, 5))

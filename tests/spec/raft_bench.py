@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from random import Random
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -214,15 +214,21 @@ class Bench:
             peer, AppendReply(term=term or append.term, success=False, next_index=hint, correlation=append.correlation)
         )
 
-    def lead(self) -> list[Effect]:
-        """Campaign without pre-vote and win with all votes; return the effects of becoming leader."""
+    def expired(self) -> Self:
+        """Advance the clock to the next deadline; return this bench."""
         self.expire()
-        effects = self.grant(
-            *(server for server in sorted(self.about.configuration.voter_ids) if server != self.own_id)
-        )
-        self.effects = effects
+        return self
+
+    def campaign(self) -> list[Effect]:
+        """Advance to the election timeout."""
+        return self.expire()
+
+    def lead(self) -> Self:
+        """Campaign without pre-vote and win with all votes; return this bench. `effects` are those of the last vote."""
+        self.campaign()
+        self.effects = self.grant(*sorted(self.about.configuration.voter_ids - {self.own_id}))
         assert self.about.role is Role.LEADER
-        return effects
+        return self
 
     def all(self, kind: type[T]) -> list[T]:
         """Return the effects of one kind in the latest step."""

@@ -82,8 +82,7 @@ def test_entries_slow_in_transfer_not_treated_as_lost() -> None:
 @pytest.mark.parametrize("features", [GARLIC_FARM, ZMQ_RAFT], ids=["broken-connection", "undetected-loss"])
 def test_lost_large_append_repeated_within_second(features: Features) -> None:
     """The size does not extend the time after a broken connection, nor in a protocol that does not detect a loss."""
-    bench = Bench(1, voters=2, features=features, options=replace(lan(), check_invariants=False))
-    bench.lead()
+    bench = Bench(1, voters=2, features=features, options=replace(lan(), check_invariants=False)).lead()
     for each in bench.appends(TWO):
         bench.matched(TWO, each)
     stored = bench.about.last.index
@@ -103,8 +102,7 @@ def test_lost_large_append_repeated_within_second(features: Features) -> None:
 
 def test_append_after_idle_time_small_if_heartbeats_queue() -> None:
     """During a full append the follower would campaign, because heartbeats queue after it."""
-    bench = Bench(1, voters=2, features=ZMQ_RAFT, options=replace(lan(), check_invariants=False))
-    bench.lead()
+    bench = Bench(1, voters=2, features=ZMQ_RAFT, options=replace(lan(), check_invariants=False)).lead()
     for each in bench.appends(TWO):
         bench.matched(TWO, each)
     heartbeats: list[AppendEntries] = []
@@ -119,8 +117,7 @@ def test_append_after_idle_time_small_if_heartbeats_queue() -> None:
 
 def test_leader_keeps_role_during_large_command() -> None:
     """The follower replies to heartbeats while it receives the command."""
-    bench = Bench(1, voters=2, options=replace(lan(), check_invariants=False))
-    bench.lead()
+    bench = Bench(1, voters=2, options=replace(lan(), check_invariants=False)).lead()
     (append,) = bench.appends(TWO)
     bench.matched(TWO, append)
     resolved = []

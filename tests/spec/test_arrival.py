@@ -100,8 +100,7 @@ def test_look_ups_of_invented_masters_are_bounded() -> None:
 
 
 def test_last_hand_over_is_newest_that_is_not_in_the_future() -> None:
-    log = Log()
-    log.append(
+    log = Log(
         report(1, last_published_time_ms=BASE_MS - 5_000),
         report(2, last_published_time_ms=BASE_MS),
         report(3, last_published_time_ms=BASE_MS + 3_600_000),

@@ -241,8 +241,7 @@ def test_evicted_voter_marked_until_out_of_configuration() -> None:
 def test_master_of_outsiders_needs_leaf_of_another_server(
     *, standing: Standing, is_published: bool, has_leaf: bool, shown: int
 ) -> None:
-    log = Log()
-    log.append(report(1), report(2, destination="another"), report(3, masters=()))
+    log = Log(report(1), report(2, destination="another"), report(3, masters=()))
     if is_published:
         log.append(Publication("another", 2, BASE_MS // 1000, "00"))
     third = Standing.MEMBER if has_leaf else standing
@@ -293,8 +292,7 @@ def test_follower_without_reply_lacks_figures() -> None:
 
 
 def test_report_shown_with_age_score_and_publishing() -> None:
-    log = Log()
-    log.append(report(1), report(2, attached=False))
+    log = Log(report(1), report(2, attached=False))
     own, other = view_of(log, log_time_ms=BASE_MS + 10_000).reports
     assert (own.name, own.age_ms, own.can_publish, own.publishing) == ("m", 10_000, True, True)
     assert own.score is not None
@@ -303,14 +301,12 @@ def test_report_shown_with_age_score_and_publishing() -> None:
 
 
 def test_report_age_is_never_negative() -> None:
-    log = Log()
-    log.append(report(1, BASE_MS + 5_000))
+    log = Log(report(1, BASE_MS + 5_000))
     assert view_of(log, log_time_ms=BASE_MS).reports[0].age_ms == 0
 
 
 def test_publication_shown_with_owners_and_time_left() -> None:
-    log = Log()
-    log.append(report(1), report(2, destinations=(leaf("leaf02", healthy=False), leaf("leaf03"))))
+    log = Log(report(1), report(2, destinations=(leaf("leaf02", healthy=False), leaf("leaf03"))))
     second = BASE_MS // 1000
     log.append(Publication(MASTER, 1, second, "00"), report(1, last_published_time_ms=BASE_MS))
     [published] = view_of(log, lease_set_files={MASTER: "/published/x.meta-ls2"}).publishing
@@ -325,16 +321,14 @@ def test_publication_shown_with_owners_and_time_left() -> None:
 
 
 def test_accepted_publication_is_not_shown_as_handed_over() -> None:
-    log = Log()
-    log.append(report(1), Publication(MASTER, 1, BASE_MS // 1000, "00"))
+    log = Log(report(1), Publication(MASTER, 1, BASE_MS // 1000, "00"))
     [master] = view_of(log).publishing
     assert master.published_s is not None
     assert (master.handed_over_s, master.handed_over_by, master.expires_s, master.seen) == (None, None, None, None)
 
 
 def test_own_hand_over_shown_before_its_report() -> None:
-    log = Log()
-    log.append(report(1), report(2, last_published_time_ms=BASE_MS - 9_000))
+    log = Log(report(1), report(2, last_published_time_ms=BASE_MS - 9_000))
     [master] = view_of(log, handed_over={MASTER: BASE_MS // 1000}).publishing
     assert (master.handed_over_s, master.handed_over_by_name) == (BASE_MS // 1000, "m")
     [reported] = view_of(log, handed_over={MASTER: BASE_MS // 1000 - 10}).publishing
@@ -353,16 +347,14 @@ def test_look_ups_of_other_nodes_are_shown() -> None:
 
 
 def test_master_before_first_publication_lacks_entries() -> None:
-    log = Log()
-    log.append(report(1))
+    log = Log(report(1))
     [master] = view_of(log).publishing
     assert (master.publisher_id, master.entries, master.expires_s, master.seconds_to_expiry) == (1, (), None, None)
     assert master.reason == "its score is 1000, and no other server can publish"
 
 
 def test_reason_is_choice_of_publisher() -> None:
-    log = Log()
-    log.append(report(1), report(2), report(3, attached=False))
+    log = Log(report(1), report(2), report(3, attached=False))
     [master] = view_of(log).publishing
     assert [each.choice for each in master.standings] == [
         master.reason,
@@ -403,16 +395,14 @@ def test_age_of_condition_advances_with_log_time() -> None:
 
 
 def test_unable_servers_shown_with_reasons() -> None:
-    log = Log()
-    log.append(report(1, attached=False), report(2, can_sign_until_s=None))
+    log = Log(report(1, attached=False), report(2, can_sign_until_s=None))
     [master] = view_of(log).publishing
     assert master.publisher_id is None
     assert master.reason == "no server can publish: it does not have a router; it does not have a valid signing key"
 
 
 def test_choice_contradicting_reports_still_shown() -> None:
-    log = Log()
-    log.append(report(1, attached=False))
+    log = Log(report(1, attached=False))
     state = log.farm.state
     masters = {MASTER: replace(state.masters[MASTER], choice=Choice(1))}
     [master] = view_of(log, state=replace(state, masters=masters), tuning=FarmTuning()).publishing
@@ -430,8 +420,7 @@ def test_healthy_leaf_shown_healthy_at_any_cost() -> None:
 
 
 def test_view_shows_weights_loads_and_factor_ages() -> None:
-    log = Log()
-    log.append(
+    log = Log(
         report(1),
         report(2),
         Exclusion(hash_of("leaf02"), excluded=True),
@@ -499,8 +488,7 @@ def test_publication_without_quorum_shown_if_newer() -> None:
 
 def published_log() -> Log:
     """Return a log with servers 1 and 2, a leaf of each, and an accepted publication."""
-    log = Log()
-    log.append(report(1), report(2))
+    log = Log(report(1), report(2))
     log.clock(PERIOD_MS)
     log.append(Publication(MASTER, log.publisher or 0, log.farm.state.log_time_ms // 1000, "ab"))
     return log

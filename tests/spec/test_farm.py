@@ -53,28 +53,24 @@ def test_log_time_is_greatest_clock_entry_from_base() -> None:
 
 
 def test_clock_entry_beyond_lease_set_range_ignored() -> None:
-    log = Log()
-    log.append(Clock(LOG_TIME_LIMIT_MS + 1, 1))
+    log = Log(Clock(LOG_TIME_LIMIT_MS + 1, 1))
     assert log.farm.state.log_time_ms == BASE_MS
 
 
 def test_latest_report_of_server_counts() -> None:
-    log = Log()
-    log.append(report(1, job_lag_ms=500), report(2), report(1, job_lag_ms=7))
+    log = Log(report(1, job_lag_ms=500), report(2), report(1, job_lag_ms=7))
     assert log.farm.state.servers[1].report.router.job_lag_ms == 7
     assert sorted(log.farm.state.servers) == [1, 2]
 
 
 def test_report_repeated_under_its_request_ignored() -> None:
-    log = Log()
-    log.append(report(1, job_lag_ms=500, request="one-3-0-1"), report(1, job_lag_ms=7, request="one-3-0-2"))
+    log = Log(report(1, job_lag_ms=500, request="one-3-0-1"), report(1, job_lag_ms=7, request="one-3-0-2"))
     log.append(report(1, job_lag_ms=500, request="one-3-0-1"))
     assert log.farm.state.servers[1].report.router.job_lag_ms == 7
 
 
 def test_report_of_expired_session_refused() -> None:
-    log = Log()
-    log.append(report(1, job_lag_ms=500, request="one-3-0-1"))
+    log = Log(report(1, job_lag_ms=500, request="one-3-0-1"))
     log.clock(SESSION_LIMITS.expiry_ms + PERIOD_MS)
     assert log.append(report(1, request="one-3-0-1")) == [RequestRefused("one-3-0-1")]
     assert 1 not in log.farm.state.servers
@@ -111,8 +107,7 @@ def test_report_with_wrong_date_kept_and_marked() -> None:
 
 
 def test_report_stale_after_one_and_half_periods() -> None:
-    log = Log()
-    log.append(report(1, BASE_MS + 10_000))
+    log = Log(report(1, BASE_MS + 10_000))
     log.clock(10_000 + PERIOD_MS * 3 // 2)
     assert not log.farm.state.stale(log.farm.state.servers[1], TUNING)
     log.clock(10_001 + PERIOD_MS * 3 // 2)
@@ -121,16 +116,14 @@ def test_report_stale_after_one_and_half_periods() -> None:
 
 def test_reports_around_clock_entries_stay_fresh() -> None:
     """A server reports just before one clock entry and just after the next, so two entries pass between."""
-    log = Log()
-    log.append(report(1, BASE_MS + PERIOD_MS - 100))
+    log = Log(report(1, BASE_MS + PERIOD_MS - 100))
     log.clock(PERIOD_MS)
     log.clock(2 * PERIOD_MS)
     assert not log.farm.state.stale(log.farm.state.servers[1], TUNING)
 
 
 def test_future_report_date_capped_by_log_time() -> None:
-    log = Log()
-    log.append(report(1, BASE_MS + PERIOD_MS + 29_000))
+    log = Log(report(1, BASE_MS + PERIOD_MS + 29_000))
     assert log.farm.state.servers[1].heard_ms == BASE_MS + PERIOD_MS
 
 
@@ -147,8 +140,7 @@ def test_slow_clock_within_tolerance_keeps_reports_fresh() -> None:
 
 
 def test_server_without_reports_dropped_after_hour() -> None:
-    log = Log()
-    log.append(report(1))
+    log = Log(report(1))
     assert log.clock(TUNING.forget_after_ms)[-1] != ServerForgotten(1)
     assert ServerForgotten(1) in log.clock(TUNING.forget_after_ms + 1)
     assert log.farm.state.servers == {}
@@ -159,15 +151,13 @@ def test_first_able_server_publishes_immediately() -> None:
 
 
 def test_publication_of_publisher_accepted_and_stored() -> None:
-    log = Log()
-    log.append(report(1))
+    log = Log(report(1))
     assert log.append(publication(1, BASE_S)) == [PublicationAccepted(publication(1, BASE_S))]
     assert log.master.publication == publication(1, BASE_S)
 
 
 def test_publication_of_deposed_publisher_refused() -> None:
-    log = Log()
-    log.append(report(1), report(2, BASE_MS + PERIOD_MS))
+    log = Log(report(1), report(2, BASE_MS + PERIOD_MS))
     log.clock(2 * PERIOD_MS)
     assert log.publisher == 2
     (refused,) = log.append(publication(1, BASE_S))
@@ -177,8 +167,7 @@ def test_publication_of_deposed_publisher_refused() -> None:
 
 
 def test_publication_must_be_later_than_last_accepted() -> None:
-    log = Log()
-    log.append(report(1), publication(1, BASE_S))
+    log = Log(report(1), publication(1, BASE_S))
     for published_s in (BASE_S, BASE_S - 1):
         (refused,) = log.append(publication(1, published_s))
         assert isinstance(refused, PublicationRefused)
@@ -188,8 +177,7 @@ def test_publication_must_be_later_than_last_accepted() -> None:
 
 def test_publication_second_bounded_by_log_time() -> None:
     """Otherwise each publication could be one second later, and 30,000 entries would move it 8 hours ahead."""
-    log = Log()
-    log.append(report(1))
+    log = Log(report(1))
     for second in range(BASE_S, BASE_S + 1_000):
         (change,) = log.append(publication(1, second))
         assert isinstance(change, PublicationAccepted) == (second <= BASE_S + 60)
@@ -200,8 +188,7 @@ def test_publication_second_bounded_by_log_time() -> None:
 
 
 def test_publisher_at_second_limit_waits_for_log_time() -> None:
-    log = Log()
-    log.append(report(1))
+    log = Log(report(1))
     log.append(publication(1, BASE_S + 60))
     seconds = []
     for after_s in range(1, 60):
@@ -218,24 +205,21 @@ def test_publisher_at_second_limit_waits_for_log_time() -> None:
 
 
 def test_publication_for_unreported_master_refused() -> None:
-    log = Log()
-    log.append(report(1))
+    log = Log(report(1))
     (refused,) = log.append(publication(1, BASE_S, "another"))
     assert isinstance(refused, PublicationRefused)
     assert refused.reason == "no server reports for this master destination"
 
 
 def test_second_master_has_own_publisher_and_leaves() -> None:
-    log = Log()
-    log.append(report(1), report(2, destination="other"))
+    log = Log(report(1), report(2, destination="other"))
     other = log.farm.state.masters["other"]
     assert (log.publisher, other.choice.server_id) == (1, 2)
     assert [each.destination for each in other.leaves] == ["leaf02"]
 
 
 def test_foreign_entries_change_only_applied_index() -> None:
-    log = Log()
-    log.append(report(1))
+    log = Log(report(1))
     before = log.farm.state
     assert log.append(Foreign("an administrator's note")) == []
     assert log.farm.state == replace(before, applied_index=2)
@@ -376,8 +360,7 @@ def test_reporting_period_taken_from_clock_entry() -> None:
 
 def test_time_without_leader_does_not_age_reports() -> None:
     # Given three servers that report; server 1 is the publisher
-    log = Log()
-    log.append(report(1), report(2), report(3))
+    log = Log(report(1), report(2), report(3))
     assert log.publisher == 1
     # When the leader is lost for two and a half periods, without committed reports
     log.leap(PERIOD_MS * 5 // 2)

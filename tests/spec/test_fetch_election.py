@@ -23,15 +23,13 @@ from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, group
 
 def test_new_leader_announces_itself_to_all_voters() -> None:
     """The leader sends BeginQuorumEpoch to all voters of the quorum."""
-    bench = FetchBench(1)
-    bench.lead()
+    bench = FetchBench(1).lead()
     assert [begin.term for begin in bench.sent(BeginQuorumEpoch)] == [2, 2]
 
 
 def test_leader_repeats_announcement_until_endorsed() -> None:
     """A fetch in the new epoch also counts as an endorsement."""
-    bench = FetchBench(1, voters=4)
-    bench.lead()
+    bench = FetchBench(1, voters=4).lead()
     (begin,) = bench.sent(BeginQuorumEpoch, TWO)
     bench.receive(TWO, BeginQuorumEpochReply(term=2, leader=ONE, correlation=begin.correlation))
     bench.fetch(THREE, LogId(1, 1))
@@ -80,8 +78,7 @@ def test_announcement_reply_waits_for_durable_epoch() -> None:
 
 def test_fenced_leader_follows_larger_epoch() -> None:
     """If the error has a larger epoch, the leader adopts it and follows the leader of that epoch."""
-    bench = FetchBench(1)
-    bench.lead()
+    bench = FetchBench(1).lead()
     (begin,) = bench.sent(BeginQuorumEpoch, TWO)
     answer = BeginQuorumEpochReply(term=8, leader=THREE, correlation=begin.correlation, error=RefusalReason.STALE_TERM)
     bench.receive(TWO, answer)
@@ -109,8 +106,7 @@ def test_leader_replies_postpone_campaign() -> None:
 
 def test_leader_without_fetches_resigns() -> None:
     """A leader without fetches from a majority of the quorum resigns after the fetch timeout."""
-    bench = FetchBench(1)
-    bench.lead()
+    bench = FetchBench(1).lead()
     bench.step(DeadlineReached(), after_ms=900)
     bench.fetch(TWO, LogId(2, 2), commit=2)
     bench.step(DeadlineReached(), after_ms=900)
@@ -120,8 +116,7 @@ def test_leader_without_fetches_resigns() -> None:
 
 
 def test_observer_fetches_do_not_postpone_resignation() -> None:
-    bench = FetchBench(1)
-    bench.lead()
+    bench = FetchBench(1).lead()
     for _ in range(10):
         bench.fetch(FOUR, LogId(2, 2), commit=2)
         bench.step(DeadlineReached(), after_ms=100)
@@ -130,8 +125,7 @@ def test_observer_fetches_do_not_postpone_resignation() -> None:
 
 def test_resigning_leader_sorts_successors_by_log_length() -> None:
     """The preferred successors are sorted in descending order by the replicated offset of each voter."""
-    bench = FetchBench(1, 1, 1, voters=5)
-    bench.lead()
+    bench = FetchBench(1, 1, 1, voters=5).lead()
     for voter, position in ((TWO, LogId(1, 1)), (FOUR, LogId(3, 1)), (FIVE, LogId(2, 1))):
         bench.fetch(voter, position)
     bench.step(DeadlineReached(), after_ms=1_000)
@@ -141,8 +135,7 @@ def test_resigning_leader_sorts_successors_by_log_length() -> None:
 
 
 def test_deposed_leader_sends_no_end_of_epoch() -> None:
-    bench = FetchBench(1)
-    bench.lead()
+    bench = FetchBench(1).lead()
     bench.fetch(TWO, LogId(1, 1), term=9)
     assert bench.sent(EndQuorumEpoch) == []
 
@@ -240,16 +233,14 @@ def test_unknown_cluster_id_not_compared(own: str | None, remote: str | None) ->
     """An unknown cluster id is null, and the receiver skips the validation."""
     bench = FetchBench(1, cluster_id=own)
     assert bench.begin(TWO, 3, remote).error is None
-    leader = FetchBench(1, cluster_id=own)
-    leader.lead()
+    leader = FetchBench(1, cluster_id=own).lead()
     (reply,) = leader.fetch(TWO, LogId(1, 1), cluster_id=remote)
     assert reply.error is None
 
 
 def test_fetch_of_other_cluster_refused() -> None:
     """Fetch, step 1: the cluster id must match unless it is null."""
-    bench = FetchBench(1, cluster_id="ours")
-    bench.lead()
+    bench = FetchBench(1, cluster_id="ours").lead()
     (reply,) = bench.fetch(TWO, LogId(2, 2), cluster_id="theirs", term=9)
     assert (reply.error, reply.leader) == (RefusalReason.FOREIGN_CLUSTER, ONE)
     assert (bench.about.term, bench.about.commit_index) == (2, 0)
@@ -332,8 +323,7 @@ def test_redirected_server_still_grants_votes() -> None:
 
 def test_confirmation_needs_reply_to_request_of_its_round() -> None:
     """A fetch does not confirm a round: it may have been sent before the election of another leader."""
-    bench = FetchBench(1)
-    bench.lead()
+    bench = FetchBench(1).lead()
     leader = bench.raft._role.as_leader
     assert leader is not None
     leader.replication.confirm(5)
@@ -345,8 +335,7 @@ def test_confirmation_needs_reply_to_request_of_its_round() -> None:
 
 
 def test_description_has_position_of_each_replica() -> None:
-    bench = FetchBench(1)
-    bench.lead()
+    bench = FetchBench(1).lead()
     bench.fetch(TWO, LogId(2, 2), commit=2)
     two, three = bench.about.followers
     assert (two.server_id, two.match, two.next, two.in_flight, two.contact_ms) == (TWO, 2, 3, 1, 0)

@@ -16,9 +16,7 @@ from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, suffix
 
 
 def leader(*terms: int, **options: Any) -> FetchBench:
-    bench = FetchBench(*terms, **options)
-    bench.lead()
-    return bench
+    return FetchBench(*terms, **options).lead()
 
 
 def test_new_leader_appends_leader_change_record() -> None:

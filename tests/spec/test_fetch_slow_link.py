@@ -101,8 +101,7 @@ def test_bytes_of_other_server_not_leader_contact() -> None:
 
 
 def test_sign_of_life_reply_is_empty() -> None:
-    bench = FetchBench(1)
-    bench.lead()
+    bench = FetchBench(1).lead()
     parked = bench.fetch(TWO, LogId(2, 2), commit=2)
     sign = Fetch(
         term=bench.about.term,
@@ -126,8 +125,7 @@ def test_sign_of_life_reply_is_empty() -> None:
 
 def test_signs_of_life_keep_leader_of_large_record() -> None:
     """The only follower needs a minute to receive the record, and does not send anything else."""
-    bench = FetchBench(1, voters=2, options=LARGE)
-    bench.lead()
+    bench = FetchBench(1, voters=2, options=LARGE).lead()
     bench.fetch(TWO, bench.about.last)
     held = bench.about.last
     bench.propose(bytes(8_000_000))

@@ -16,8 +16,7 @@ def description_of(last: LogId) -> SnapshotDescription:
 
 def compacted_leader() -> FetchBench:
     """Return a leader of term 2 with four entries, of which a snapshot has replaced the first three."""
-    bench = FetchBench(1, 1, 1)
-    bench.lead()
+    bench = FetchBench(1, 1, 1).lead()
     bench.fetch(TWO, LogId(4, 2))
     bench.step(SnapshotWanted(3))
     bench.step(SnapshotTaken(description_of(LogId(3, 1)), 4))
@@ -52,8 +51,7 @@ def test_fetch_before_log_start_ends_acknowledgment() -> None:
 
 
 def test_divergence_before_log_start_gets_snapshot_id() -> None:
-    bench = FetchBench(1, 3, 3)
-    bench.lead()
+    bench = FetchBench(1, 3, 3).lead()
     bench.fetch(TWO, LogId(4, 4))
     bench.step(SnapshotWanted(3))
     bench.step(SnapshotTaken(description_of(LogId(3, 3)), 4))

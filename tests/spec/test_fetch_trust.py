@@ -65,8 +65,7 @@ def test_late_refusal_keeps_lease_of_redirected_leader() -> None:
 
 def test_fetch_of_outsider_with_later_term_keeps_leader() -> None:
     """A removed server receives no announcements, campaigns in vain, and fetches from all servers in its own term."""
-    bench = FetchBench()
-    bench.lead()
+    bench = FetchBench().lead()
     bench.receive(
         OUTSIDER,
         Fetch(term=99, replica=OUTSIDER, position=ORIGIN, commit=0, max_wait_ms=100, max_bytes=1_000, correlation=3),
@@ -77,8 +76,7 @@ def test_fetch_of_outsider_with_later_term_keeps_leader() -> None:
 
 
 def test_fetch_of_voter_with_later_term_deposes_leader() -> None:
-    bench = FetchBench()
-    bench.lead()
+    bench = FetchBench().lead()
     bench.receive(
         TWO, Fetch(term=99, replica=TWO, position=ORIGIN, commit=0, max_wait_ms=100, max_bytes=1_000, correlation=3)
     )
@@ -88,8 +86,7 @@ def test_fetch_of_voter_with_later_term_deposes_leader() -> None:
 def test_reads_do_not_keep_leader_without_fetches() -> None:
     """A leader resigns if no majority has fetched within the timeout (KIP-595, leader progress timeout)."""
     # Given a leader whose first entry is committed
-    bench = FetchBench()
-    bench.lead()
+    bench = FetchBench().lead()
     bench.fetch(TWO, bench.about.last)
     # When reads continue, all servers confirm their rounds, and no server fetches
     ends_ms, number = bench.now + 5 * lan().election_timeout_max_ms, 0

@@ -66,8 +66,7 @@ def test_operator_can_change_keys_at_clock_bound() -> None:
 
 
 def test_keyring_ahead_of_time_of_day_refused_until_then() -> None:
-    story = sealed_node()
-    story.add_peers(1)
+    story = sealed_node().with_peers(1)
     update = KeyringUpdate(chain_at(ClockBound(0).at(60_000)))
     story.receive(1, update)
     assert (story.swim.keyring, story.dropped(DropReason.BAD_KEYRING)) == (FIRST, 1)
@@ -77,14 +76,12 @@ def test_keyring_ahead_of_time_of_day_refused_until_then() -> None:
 
 
 def test_event_at_clock_bound_accepted_by_lagging_member() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     far = make_event(ClockBound(0).at(0))
     assert deliveries(receive_messages(story, far)) == [far]
     story.step(UserEventRequested("word", b"later"))
     (later,) = [each for each in user_messages_in(story.pass_time(2_000)) if each.body == b"later"][:1]
-    other = Story()
-    other.add_peers(1)
+    other = Story().with_peers(1)
     other.now = story.now
     later = replace(later, message_id=replace(later.message_id, origin=node_id(1)))  # both nodes are node 0
     assert deliveries(receive_messages(other, later)) == [later]
@@ -92,8 +89,7 @@ def test_event_at_clock_bound_accepted_by_lagging_member() -> None:
 
 def test_sender_below_floor_receives_clock_event() -> None:
     """The event moves the receiver's clock. Its application does not receive the event."""
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     limit = story.options.user_messages_remembered
     for n in range(limit + 1):
         receive_messages(story, make_event(HEAD_START - limit + n))
@@ -109,8 +105,7 @@ def test_sender_below_floor_receives_clock_event() -> None:
     assert {user_message.message_id.time for user_message in clock_events} == {HEAD_START + 1}, (
         "the same event, sent several times"
     )
-    other = Story()
-    other.add_peers(1)
+    other = Story().with_peers(1)
     other.now = 1_000
     assert deliveries(receive_messages(other, clock_events[0])) == []
     assert other.swim._user_events.clock == HEAD_START + 1

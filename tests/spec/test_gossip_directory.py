@@ -15,8 +15,7 @@ FLOOD = range(1_000, 1_500)
 
 def full_of(*numbers: int) -> Story:
     """Return a node with peer 1 and a directory filled by peer 1 with these nodes and 100, 101, ..."""
-    story = Story(options=SwimOptions(directory_limit=LIMIT))
-    story.add_peers(1)
+    story = Story(options=SwimOptions(directory_limit=LIMIT)).with_peers(1)
     story.discover(*numbers, *range(100, 100 + LIMIT - 1 - len(numbers)))
     assert len(known(story)) == LIMIT
     return story
@@ -69,8 +68,7 @@ def test_tombstones_of_unmet_members_dropped_first() -> None:
 
 
 def test_longest_unmentioned_contact_dropped_next() -> None:
-    story = Story(options=SwimOptions(directory_limit=LIMIT))
-    story.add_peers(1)
+    story = Story(options=SwimOptions(directory_limit=LIMIT)).with_peers(1)
     numbers = range(2, LIMIT + 1)
     for number in numbers:
         story.discover(number)

@@ -33,8 +33,7 @@ def test_join_accepted_after_maintenance() -> None:
 
 
 def test_peer_links_continue_in_maintenance() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.step(MaintenanceSwitched(on=True))
     assert len(story.receive(1, story.ping(1))) == 1
     assert story.pass_time(2_000, answering=(1,))
@@ -59,8 +58,7 @@ def test_group_policy_rejects_with_code_and_etag() -> None:
 
 
 def test_full_member_redirects_or_rejects() -> None:
-    story = Story(capacity=1)
-    story.add_peers(2)
+    story = Story(capacity=1).with_peers(2)
     story.receive(2, story.ping(2, room=(8, 8)))
     rejected = story.receive(1, JoinReq(info_of(1, capacity=1), b"t"), token_valid=True)
     assert [(each.domain, each.code) for _, each in sent(rejected, JoinNak)] == [(DOMAIN, RefusalCode.AT_CAPACITY)]

@@ -41,8 +41,7 @@ def test_join_without_token_gets_token_offer() -> None:
 
 
 def test_join_with_token_gets_description_and_sample() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     effects = story.add_peers(2)
     [(target, welcome)] = sent(effects, JoinAck)
     assert target == address_of(2)
@@ -54,8 +53,7 @@ def test_join_with_token_gets_description_and_sample() -> None:
 
 
 def test_leaving_node_ignores_joins() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.step(LeaveRequested())
     assert story.receive(2, JoinReq(info_of(2), b"t"), token_valid=True) == []
     assert story.receive(2, JoinReq(info_of(2))) == []
@@ -63,8 +61,7 @@ def test_leaving_node_ignores_joins() -> None:
 
 
 def test_join_of_peer_refreshes_its_description() -> None:
-    story = Story(capacity=1)
-    story.add_peers(1)
+    story = Story(capacity=1).with_peers(1)
     effects = story.receive(1, JoinReq(info_of(1, generation=2, metadata=b"new"), b"t"), token_valid=True)
     assert [message.description for _, message in sent(effects, JoinAck)] == [story.us]
     entry = story.entry(1)
@@ -74,8 +71,7 @@ def test_join_of_peer_refreshes_its_description() -> None:
 
 
 def test_full_node_redirects_to_members_with_room() -> None:
-    story = Story(capacity=2)
-    story.add_peers(1, 2)
+    story = Story(capacity=2).with_peers(1, 2)
     story.receive(1, story.ping(1, room=(8, 8)))
     story.receive(2, story.ping(2, room=(8, 3)))
     effects = story.receive(3, JoinReq(info_of(3), b"t"), token_valid=True)
@@ -86,8 +82,7 @@ def test_full_node_redirects_to_members_with_room() -> None:
 
 
 def test_edge_split_when_all_members_are_full() -> None:
-    story = Story(capacity=2)
-    story.add_peers(1, 2, capacity=2)
+    story = Story(capacity=2).with_peers(1, 2, capacity=2)
     for number in (1, 2):
         story.receive(number, story.ping(number, room=(2, 2)))
     effects = story.receive(3, JoinReq(info_of(3, capacity=2), b"t"), token_valid=True)
@@ -102,8 +97,7 @@ def test_edge_split_when_all_members_are_full() -> None:
 
 @pytest.mark.parametrize(("capacity", "peer_count"), [(1, 0), (2, 1), (5, 4), (5, 5)])
 def test_edge_not_split_for_joiner_without_room_for_two(capacity: int, peer_count: int) -> None:
-    story = Story(capacity=2)
-    story.add_peers(1, 2, capacity=2)
+    story = Story(capacity=2).with_peers(1, 2, capacity=2)
     for number in (1, 2):
         story.receive(number, story.ping(number, room=(2, 2)))
     request = JoinReq(info_of(3, capacity=capacity), b"t", peer_count=peer_count)
@@ -113,23 +107,20 @@ def test_edge_not_split_for_joiner_without_room_for_two(capacity: int, peer_coun
 
 
 def test_peer_of_split_edge_joins_new_node() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     effects = story.receive(1, JoinRedirect((address_of(3),), DOMAIN, RefusalCode.EDGE_SPLIT, story.last_ping_of(1)))
     assert story.peers() == set()
     assert [target for target, _ in sent(effects, JoinReq)] == [address_of(3)]
 
 
 def test_split_from_non_peer_ignored() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     assert story.receive(2, JoinRedirect((address_of(3),), DOMAIN, RefusalCode.EDGE_SPLIT)) == []
     assert story.peers() == {1}
 
 
 def test_dead_member_receives_verdict_before_joining() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.receive_updates(1, verdict(2, Status.DEAD, by=1))
     effects = story.receive(2, JoinReq(info_of(2), b"t"), token_valid=True)
     [(target, ping)] = sent(effects, PingRequest)
@@ -223,8 +214,7 @@ def test_unresponsive_seeds_raise_one_alarm() -> None:
 
 
 def test_node_without_seeds_and_peers_raises_one_alarm() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     assert not [e for e in story.pass_time(60_000, answering=[1, 2]) if isinstance(e, Alarm)]
     alarms = [e for e in story.pass_time(300_000) if isinstance(e, Alarm)]
     assert [alarm.kind for alarm in alarms] == [AlarmKind.ISOLATED]
@@ -233,8 +223,7 @@ def test_node_without_seeds_and_peers_raises_one_alarm() -> None:
 
 
 def test_alarm_of_isolation_ends_with_first_peer() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.pass_time(300_000)
     effects = story.add_peers(3)
     ends = [each for each in effects if isinstance(each, Alarm)]
@@ -253,31 +242,27 @@ def test_welcome_without_request_dropped() -> None:
 
 
 def test_node_below_peer_target_joins_known_members() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.discover(2, 3)
     effects = story.pass_time(1_000, answering=[1])
     assert {target for target, _ in sent(effects, JoinReq)} == {address_of(2), address_of(3)}
 
 
 def test_node_with_all_members_as_peers_joins_none() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     assert sent(story.pass_time(30_000, answering=[1, 2]), JoinReq) == []
 
 
 def test_probe_of_non_peer_gets_link_rejected() -> None:
     """Links are symmetrical, so the sender must not keep a link that its target does not have."""
-    story = Story(capacity=1)
-    story.add_peers(1)
+    story = Story(capacity=1).with_peers(1)
     ping = story.ping(2)
     rejected = JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, ping.seq.to_bytes(8), 1)
     assert sent(story.receive(2, ping), JoinNak) == [(address_of(2), rejected)]
 
 
 def test_link_rejected_by_peer_is_dropped() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.receive(1, JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, story.last_ping_of(1)))
     assert story.peers() == set()
     assert story.status(1) is Status.ALIVE
@@ -286,8 +271,7 @@ def test_link_rejected_by_peer_is_dropped() -> None:
 @each_case("code", [RefusalCode.LINK_REJECTED, RefusalCode.EDGE_SPLIT])
 @each_case("kind", ["none", "guessed", "of another peer"])
 def test_link_end_without_number_of_ping_is_ignored(kind: str, code: RefusalCode) -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     of_another = story.last_ping_of(1, 2)
     number = {"none": b"", "guessed": bytes(8), "of another peer": of_another}[kind]
     is_split = code is RefusalCode.EDGE_SPLIT
@@ -315,8 +299,7 @@ def test_join_from_other_address_keeps_link_secret() -> None:
 
 
 def test_ping_numbers_are_not_consecutive() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     numbers = [ping.seq for _, ping in sent(story.pass_time(5_000, answering=[1]), PingRequest)]
     assert all(abs(one - other) > 1 for one, other in pairwise(numbers))
 
@@ -325,8 +308,7 @@ def test_ping_numbers_are_not_consecutive() -> None:
 
 
 def test_departure_sent_to_peers_and_disseminated() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.drain_updates(1, 2)
     effects = story.step(LeaveRequested())
     assert {target for target, _ in sent(effects, Leave)} == {address_of(1), address_of(2)}
@@ -334,8 +316,7 @@ def test_departure_sent_to_peers_and_disseminated() -> None:
 
 
 def test_left_member_is_never_marked_dead() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     effects = story.receive(1, Leave(info_of(1)))
     assert changes(effects) == [(node_id(1), Status.LEFT)]
     assert story.peers() == {2}
@@ -344,8 +325,7 @@ def test_left_member_is_never_marked_dead() -> None:
 
 
 def test_left_status_accepted_only_from_its_member() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.receive_updates(2, verdict(1, Status.LEFT, by=2))
     assert story.status(1) is Status.ALIVE
     story.receive_updates(2, verdict(1, Status.LEFT, by=1))
@@ -353,8 +333,7 @@ def test_left_status_accepted_only_from_its_member() -> None:
 
 
 def test_left_member_returns_in_later_generation() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.receive(1, Leave(info_of(1)))
     effects = story.receive(1, JoinReq(info_of(1, generation=2), b"t"), token_valid=True)
     assert changes(effects) == [(node_id(1), Status.ALIVE)]
@@ -381,8 +360,7 @@ def test_broadcast_source_contacted_but_not_admitted() -> None:
 
 
 def test_broadcast_of_known_member_sends_no_join() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.receive(1, Broadcast(info_of(1)))
     story.receive(0, Broadcast(story.us))
     assert sent(story.pass_time(100), JoinReq) == []
@@ -401,16 +379,14 @@ def test_broadcasts_bounded_and_keep_given_seeds() -> None:
 
 
 def test_update_about_member_adds_it_to_directory() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.receive_updates(1, AliveUpdate(info_of(2)))
     assert story.status(2) is Status.ALIVE
     assert story.peers() == {1}
 
 
 def test_join_reply_of_former_generation_dropped() -> None:
-    story = Story(generation=2)
-    story.add_peers(3)
+    story = Story(generation=2).with_peers(3)
     story.step(SeedsGiven((address_of(1),)))
     story.pass_time(200, answering=(3,))
     for recorded in (
@@ -456,8 +432,7 @@ def test_unreadable_gossip_raises_one_alarm_until_it_ends() -> None:
 
 
 def test_node_with_peer_ignores_unreadable_gossip() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     effects = [each for _ in range(9) for each in story.step(Unreadable(address_of(2)))]
     assert key_alarms(effects) == []
     assert sent([*effects, *story.pass_time(1_000)], JoinReq) == []

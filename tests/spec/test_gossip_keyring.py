@@ -272,16 +272,14 @@ def test_removal_wins_over_new_date_of_same_time() -> None:
 )
 def test_unsound_chain_refused(chain: Keyring) -> None:
     assert not chain.is_sound()
-    story = sealed_node()
-    story.add_peers(1)
+    story = sealed_node().with_peers(1)
     assert story.receive(1, KeyringUpdate(chain)) == []
     assert (story.swim.keyring, story.dropped(DropReason.BAD_KEYRING)) == (FIRST, 1)
 
 
 def test_chain_with_colliding_key_id_refused() -> None:
     ours, theirs = (Keyring.of(each, (), (), epoch=1) for each in ALIKE)
-    story = sealed_node(ours)
-    story.add_peers(1)
+    story = sealed_node(ours).with_peers(1)
     assert theirs.is_sound()
     assert story.receive(1, KeyringUpdate(theirs)) == []
     assert (story.swim.keyring, story.dropped(DropReason.BAD_KEYRING)) == (ours, 1)
@@ -299,8 +297,7 @@ def test_chain_repr_hides_keys() -> None:
 
 
 def test_change_sent_to_peers_before_use() -> None:
-    story = sealed_node()
-    story.add_peers(1, 2)
+    story = sealed_node().with_peers(1, 2)
     effects = story.step(KeyringChanged(ROTATED))
     assert [type(each).__name__ for each in effects] == ["Send", "Send", "UseKeyring"]
     assert {target for target, _ in sent(effects, KeyringUpdate)} == {address_of(1), address_of(2)}
@@ -308,8 +305,7 @@ def test_change_sent_to_peers_before_use() -> None:
 
 
 def test_change_without_peers_sent_to_known_members() -> None:
-    story = sealed_node()
-    story.add_peers(1, 2)
+    story = sealed_node().with_peers(1, 2)
     for number in (1, 2):
         story.receive(number, JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, story.last_ping_of(number)))
     effects = story.step(KeyringChanged(ROTATED))
@@ -318,8 +314,7 @@ def test_change_without_peers_sent_to_known_members() -> None:
 
 
 def test_received_change_forwarded_once() -> None:
-    story = sealed_node()
-    story.add_peers(1, 2)
+    story = sealed_node().with_peers(1, 2)
     effects = story.receive(1, KeyringUpdate(IN_USE))
     assert used_keyrings(effects) == [IN_USE]
     assert len(sent(effects, KeyringUpdate)) == 2
@@ -327,8 +322,7 @@ def test_received_change_forwarded_once() -> None:
 
 
 def test_unrelated_keys_accepted_only_in_box() -> None:
-    story = sealed_node()
-    story.add_peers(1)
+    story = sealed_node().with_peers(1)
     unrelated = Keyring.of(key(9), (), (key(1),), epoch=7)
     for chain in (ROTATED, unrelated):
         assert story.receive(1, KeyringUpdate(chain)) == []
@@ -338,8 +332,7 @@ def test_unrelated_keys_accepted_only_in_box() -> None:
 
 
 def test_member_without_keys_gets_them_in_box() -> None:
-    story = sealed_node()
-    story.add_peers(1)
+    story = sealed_node().with_peers(1)
     known = story.swim.membership.get(node_id(1))
     assert known is not None
     known.info = replace(known.info, credential=b"its public key and a signature")
@@ -349,8 +342,7 @@ def test_member_without_keys_gets_them_in_box() -> None:
 
 
 def test_members_with_different_digests_exchange_chains() -> None:
-    story = sealed_node(ROTATED)
-    story.add_peers(1)
+    story = sealed_node(ROTATED).with_peers(1)
     assert sent(story.receive(1, ping_with(story, 1, ROTATED.digest)), KeyringUpdate) == []
     behind = story.receive(1, ping_with(story, 1, FIRST.digest))
     assert sent(behind, KeyringUpdate) == [(address_of(1), KeyringUpdate(ROTATED))]
@@ -360,8 +352,7 @@ def test_members_with_different_digests_exchange_chains() -> None:
 
 
 def test_chain_exchanges_and_changes_are_limited() -> None:
-    story = sealed_node()
-    story.add_peers(1)
+    story = sealed_node().with_peers(1)
     exchanges = [sent(story.receive(1, ping_with(story, 1, b"differs!")), KeyringUpdate) for _ in range(300)]
     assert sum(len(each) for each in exchanges) <= 100
     taken = 0
@@ -375,8 +366,7 @@ def test_chain_exchanges_and_changes_are_limited() -> None:
 
 
 def test_unsealed_node_accepts_no_keys() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     assert story.receive(1, KeyringUpdate(FIRST)) == []
     assert story.step(KeyringChanged(FIRST)) == []
     assert story.swim.keyring is None
@@ -425,8 +415,7 @@ def test_members_with_different_keys_agree_in_new_era() -> None:
 
 
 def test_era_from_member_refused() -> None:
-    story = sealed_node()
-    story.add_peers(1)
+    story = sealed_node().with_peers(1)
     forged = FIRST.rekeyed(key(9), 1, FIRST.clock + 1)
     effects = story.receive(1, KeyringUpdate(forged))
     assert used_keyrings(effects) == []
@@ -434,8 +423,7 @@ def test_era_from_member_refused() -> None:
 
 
 def test_new_era_key_used_before_it_is_sent() -> None:
-    story = sealed_node()
-    story.add_peers(1, 2)
+    story = sealed_node().with_peers(1, 2)
     effects = story.step(KeyringChanged(FIRST.rekeyed(key(9), 1, FIRST.clock + 1)))
     assert [type(each).__name__ for each in effects] == ["UseKeyring", "Send", "Send"], (
         "otherwise the old key would seal the new one"

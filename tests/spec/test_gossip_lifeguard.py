@@ -37,16 +37,14 @@ def test_suspicion_length_fixed_without_shrinking(size: int) -> None:
 
 @pytest.mark.parametrize("with_nacks", [True, False])
 def test_helper_nacks_only_if_nacks_are_on(with_nacks: bool) -> None:  # noqa: FBT001 - the case
-    story = Story(options=replace(SwimOptions.lan(), nacks=with_nacks))
-    story.add_peers(1, 2)
+    story = Story(options=replace(SwimOptions.lan(), nacks=with_nacks)).with_peers(1, 2)
     story.receive(1, story.ping(1, target=2, ttl=1))
     effects = story.pass_time(story.options.probe_period_ms, answering=[1, 2])
     assert any(response.nack for _, response in sent(effects, PingResponse)) == with_nacks
 
 
 def test_failed_round_counts_once_without_nacks() -> None:
-    story = Story(options=replace(SwimOptions.lan(), nacks=False))
-    story.add_peers(1, 2, 3, 4)
+    story = Story(options=replace(SwimOptions.lan(), nacks=False)).with_peers(1, 2, 3, 4)
     story.drain_updates(1, 2, 3, 4)
     while not sent(story.pass_time(1), PingRequest):
         pass
@@ -55,8 +53,7 @@ def test_failed_round_counts_once_without_nacks() -> None:
 
 
 def test_failed_rounds_keep_period_without_multiplier() -> None:
-    story = Story(options=replace(SwimOptions.lan(), awareness_max=1))
-    story.add_peers(1, 2, 3)
+    story = Story(options=replace(SwimOptions.lan(), awareness_max=1)).with_peers(1, 2, 3)
     story.drain_updates(1, 2, 3)
     story.pass_time(3_000)
     assert story.swim.describe().health_score == 0
@@ -67,8 +64,7 @@ def test_failed_rounds_keep_period_without_multiplier() -> None:
 def test_suspicion_on_each_ping_only_with_buddy_notice(
     with_notice: bool,  # noqa: FBT001 - the case
 ) -> None:
-    story = Story(options=replace(SwimOptions.lan(), buddy_notice=with_notice))
-    story.add_peers(1, 2, 3)
+    story = Story(options=replace(SwimOptions.lan(), buddy_notice=with_notice)).with_peers(1, 2, 3)
     story.receive_updates(2, verdict(1, Status.SUSPECT, by=2))
     story.swim._queue.forget(node_id(1))
     effects = story.receive(1, story.ping(1))
@@ -77,8 +73,7 @@ def test_suspicion_on_each_ping_only_with_buddy_notice(
 
 
 def test_dead_member_notified_without_buddy_notice() -> None:
-    story = Story(options=PLAIN)
-    story.add_peers(1, 2)
+    story = Story(options=PLAIN).with_peers(1, 2)
     story.receive_updates(1, verdict(2, Status.DEAD, by=1))
     [(_, response)] = sent(story.receive(2, story.ping(2)), PingResponse)
     assert response.payload.updates[0] == verdict(2, Status.DEAD, by=0)
@@ -88,8 +83,7 @@ def test_dead_member_notified_without_buddy_notice() -> None:
 def test_pause_extends_suspicion_only_with_grace(
     with_grace: bool,  # noqa: FBT001 - the case
 ) -> None:
-    story = Story(options=replace(SwimOptions.lan(), standstill_grace=with_grace))
-    story.add_peers(1, 2, 3)
+    story = Story(options=replace(SwimOptions.lan(), standstill_grace=with_grace)).with_peers(1, 2, 3)
     story.receive_updates(2, verdict(1, Status.SUSPECT, by=2))
     story.now += 60_000
     story.pass_time(0)
@@ -97,8 +91,7 @@ def test_pause_extends_suspicion_only_with_grace(
 
 
 def test_helper_without_nacks_relays_replies() -> None:
-    story = Story(options=PLAIN)
-    story.add_peers(1, 2)
+    story = Story(options=PLAIN).with_peers(1, 2)
     request = story.ping(1, target=2, ttl=1)
     story.receive(1, request)
     answer = PingResponse(node_id(1), node_id(2), Incarnation(1, 0), request.seq, 0)

@@ -13,9 +13,7 @@ AGE_MS = OPTIONS.directory_age_ms
 
 
 def story_with_peers(*numbers: int) -> Story:
-    story = Story(options=OPTIONS)
-    story.add_peers(*numbers)
-    return story
+    return Story(options=OPTIONS).with_peers(*numbers)
 
 
 def introduce(story: Story, number: int) -> None:
@@ -70,8 +68,7 @@ def test_unnamed_member_dropped_despite_old_updates() -> None:
 
 
 def test_sample_has_only_recently_active_peers() -> None:
-    story = Story(options=OPTIONS)
-    story.add_peers(1, 2)
+    story = Story(options=OPTIONS).with_peers(1, 2)
     (_, fresh), *_ = sent(story.receive(1, story.ping(1)), PingResponse)
     assert [info.node_id for info in fresh.payload.sample] == [node_id(2)]
     story.pass_time(AGE_MS + 1_000, answering=(1,))

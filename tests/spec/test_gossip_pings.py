@@ -11,8 +11,7 @@ from tests.spec.gossip_story import Story, info_of, sent, updates_in, verdict
 
 
 def test_ping_reply_repeats_ids_and_number() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     effects = story.receive(1, story.ping(1, seq=6253))
     [(target, response)] = sent(effects, PingResponse)
     assert target == address_of(1)
@@ -24,15 +23,13 @@ def test_ping_reply_repeats_ids_and_number() -> None:
 @pytest.mark.parametrize("ttl", [0, 1, 2, 255])
 def test_ping_reply_repeats_ttl(ttl: int) -> None:
     """The requester calculates the number of hops from the TTL in the reply."""
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     [(_, response)] = sent(story.receive(1, story.ping(1, ttl=ttl)), PingResponse)
     assert response.ttl == ttl
 
 
 def test_ping_reply_has_capacity_peer_count_and_sample() -> None:
-    story = Story(capacity=5)
-    story.add_peers(1, 2)
+    story = Story(capacity=5).with_peers(1, 2)
     story.discover(3)
     story.drain_updates(1, 2)
     [(_, response)] = sent(story.receive(1, story.ping(1)), PingResponse)
@@ -42,30 +39,26 @@ def test_ping_reply_has_capacity_peer_count_and_sample() -> None:
 
 
 def test_direct_ping_for_other_id_dropped() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     assert story.receive(1, story.ping(1, target=2, ttl=0)) == []
     assert story.receive(1, story.ping(1, target=9, ttl=0)) == []
     assert story.dropped(DropReason.NOT_THE_TARGET) == 2
 
 
 def test_ttl_1_request_relayed_to_known_target() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     request = story.ping(1, target=2, ttl=1)
     effects = story.receive(1, request)
     assert sent(effects, PingRequest) == [(address_of(2), replace(request, ttl=0, requester=address_of(1)))]
 
 
 def test_ttl_1_request_for_unknown_target_dropped() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     assert story.receive(1, story.ping(1, target=9, ttl=1)) == []
 
 
 def test_ttl_2_request_for_unknown_target_relayed_to_peer() -> None:
-    story = Story()
-    story.add_peers(1, 2, 3)
+    story = Story().with_peers(1, 2, 3)
     request = story.ping(1, target=9, ttl=2)
     effects = story.receive(1, request)
     [(target, forwarded)] = sent(effects, PingRequest)
@@ -75,23 +68,20 @@ def test_ttl_2_request_for_unknown_target_relayed_to_peer() -> None:
 
 @each_case(("ttl", "forwarded"), [(1, 0), (2, 1), (3, 2), (5, 4), (8, 7), (9, 7), (255, 7)])
 def test_relayed_ttl_decremented_and_capped(ttl: int, forwarded: int) -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     effects = story.receive(1, story.ping(1, target=2, ttl=ttl))
     assert [request.ttl for _, request in sent(effects, PingRequest)] == [forwarded]
 
 
 def test_second_helper_keeps_requester_address() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     effects = story.receive(1, story.ping(7, target=2, ttl=1, requester=address_of(7)))
     [(_, forwarded)] = sent(effects, PingRequest)
     assert forwarded.requester == address_of(7)
 
 
 def test_relayed_target_replies_directly_and_by_relay() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     effects = story.receive(1, story.ping(7, requester=address_of(7)))
     answers = sent(effects, PingResponse)
     assert [target for target, _ in answers] == [address_of(1), address_of(7)]
@@ -99,8 +89,7 @@ def test_relayed_target_replies_directly_and_by_relay() -> None:
 
 
 def test_helper_relays_reply_once() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     request = story.ping(1, target=2, ttl=1)
     story.receive(1, request)
     answer = PingResponse(node_id(1), node_id(2), Incarnation(1, 0), request.seq, 0)
@@ -109,8 +98,7 @@ def test_helper_relays_reply_once() -> None:
 
 
 def test_helper_drops_relay_after_one_period() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     request = story.ping(1, target=2, ttl=1)
     story.receive(1, request)
     story.pass_time(story.options.probe_period_ms, answering=[1, 2])
@@ -119,8 +107,7 @@ def test_helper_drops_relay_after_one_period() -> None:
 
 
 def test_helper_nacks_unresponsive_target() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.receive(1, story.ping(1, target=2, ttl=1, seq=42))
     effects = story.pass_time(story.options.probe_timeout_ms, answering=[1])
     nacks = [(target, m.seq) for target, m in sent(effects, PingResponse) if m.nack]
@@ -128,8 +115,7 @@ def test_helper_nacks_unresponsive_target() -> None:
 
 
 def test_helper_with_reply_sends_no_nack() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     request = story.ping(1, target=2, ttl=1)
     story.receive(1, request)
     story.receive(2, PingResponse(node_id(1), node_id(2), Incarnation(1, 0), request.seq, 0))
@@ -138,8 +124,7 @@ def test_helper_with_reply_sends_no_nack() -> None:
 
 
 def test_relays_bounded_and_not_repeated() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     passed = sum(len(story.receive(1, story.ping(1, target=2, ttl=1, seq=n))) for n in range(1_000))
     assert passed == story.options.relays_limit
     assert story.receive(1, story.ping(1, target=2, ttl=1, seq=5)) == []
@@ -150,8 +135,7 @@ def test_relays_bounded_and_not_repeated() -> None:
 
 
 def test_peers_probed_once_per_pass() -> None:
-    story = Story()
-    story.add_peers(1, 2, 3, 4)
+    story = Story().with_peers(1, 2, 3, 4)
     peers = range(1, 5)
     story.drain_updates(*peers)
     effects = story.pass_time(8 * story.options.probe_period_ms, answering=peers)
@@ -161,8 +145,7 @@ def test_peers_probed_once_per_pass() -> None:
 
 
 def test_helpers_requested_after_probe_timeout() -> None:
-    story = Story()
-    story.add_peers(1, 2, 3, 4, 5)
+    story = Story().with_peers(1, 2, 3, 4, 5)
     story.drain_updates(1, 2, 3, 4, 5)
     target = _wait_for_round(story)
     early = story.pass_time(story.options.probe_timeout_ms - 1, answering=set(range(1, 6)) - {target})
@@ -176,8 +159,7 @@ def test_helpers_requested_after_probe_timeout() -> None:
 
 
 def test_unresponsive_target_suspected_at_end_of_period() -> None:
-    story = Story()
-    story.add_peers(1, 2, 3)
+    story = Story().with_peers(1, 2, 3)
     story.drain_updates(1, 2, 3)
     target = _wait_for_round(story)
     others = {1, 2, 3} - {target}
@@ -189,8 +171,7 @@ def test_unresponsive_target_suspected_at_end_of_period() -> None:
 
 
 def test_relayed_reply_counts() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.drain_updates(1, 2)
     target = _wait_for_round(story)
     other = 3 - target
@@ -203,8 +184,7 @@ def test_relayed_reply_counts() -> None:
 
 @pytest.mark.parametrize("wrong", ["number", "target", "requester"])
 def test_reply_with_wrong_field_does_not_count(wrong: str) -> None:
-    story = Story()
-    story.add_peers(1, 2, 3)
+    story = Story().with_peers(1, 2, 3)
     story.drain_updates(1, 2, 3)
     effects = story.pass_time(1)
     while not sent(effects, PingRequest):
@@ -226,8 +206,7 @@ def test_reply_with_wrong_field_does_not_count(wrong: str) -> None:
 
 
 def test_round_trip_time_of_direct_reply_recorded() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.drain_updates(1)
     effects = story.pass_time(1)
     while not sent(effects, PingRequest):
@@ -242,8 +221,7 @@ def test_round_trip_time_of_direct_reply_recorded() -> None:
 
 def test_directory_members_probed_occasionally() -> None:
     """Otherwise a dead member outside the peers would stay alive in the directory."""
-    story = Story(capacity=1)
-    story.add_peers(1)
+    story = Story(capacity=1).with_peers(1)
     story.discover(2)
     story.drain_updates(1, 2)
     story.pass_time(30_000, answering=[1])
@@ -256,8 +234,7 @@ def test_directory_members_probed_occasionally() -> None:
 def test_missing_nacks_lower_own_health() -> None:
     scores = {}
     for nacking in (True, False):
-        story = Story()
-        story.add_peers(1, 2, 3, 4)
+        story = Story().with_peers(1, 2, 3, 4)
         story.drain_updates(1, 2, 3, 4)
         target = _wait_for_round(story)
         late = story.pass_time(story.options.probe_timeout_ms)
@@ -272,8 +249,7 @@ def test_missing_nacks_lower_own_health() -> None:
 
 
 def test_unhealthy_node_probes_less_often() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.drain_updates(1)
     story.swim._local.awareness.adjust(3)
     _wait_for_round(story)
@@ -281,8 +257,7 @@ def test_unhealthy_node_probes_less_often() -> None:
 
 
 def test_successful_probes_restore_health() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.swim._local.awareness.adjust(3)
     story.pass_time(30_000, answering=[1])
     assert story.swim.describe().health_score == 0
@@ -292,8 +267,7 @@ def test_successful_probes_restore_health() -> None:
 
 
 def test_ping_to_suspect_has_suspicion_first() -> None:
-    story = Story()
-    story.add_peers(1, 2, 3)
+    story = Story().with_peers(1, 2, 3)
     story.receive_updates(2, verdict(1, Status.SUSPECT, by=2))
     effects = story.pass_time(6_000, answering=[2, 3])
     pings = [r for t, r in sent(effects, PingRequest) if t == address_of(1)]
@@ -302,16 +276,14 @@ def test_ping_to_suspect_has_suspicion_first() -> None:
 
 
 def test_ping_of_dead_member_gets_its_verdict() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.receive_updates(1, verdict(2, Status.DEAD, by=1))
     [(_, response)] = sent(story.receive(2, story.ping(2)), PingResponse)
     assert response.payload.updates[0] == verdict(2, Status.DEAD, by=0)
 
 
 def test_ping_to_older_incarnation_gets_current_one() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.receive_updates(1, verdict(0, Status.SUSPECT, by=1))
     story.drain_updates(1)
     [(_, response)] = sent(story.receive(1, story.ping(1)), PingResponse)
@@ -319,8 +291,7 @@ def test_ping_to_older_incarnation_gets_current_one() -> None:
 
 
 def test_dead_members_pinged_occasionally() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.receive_updates(1, verdict(2, Status.DEAD, by=1))
     story.drain_updates(1)
     effects = story.pass_time(3 * story.options.reconnect_period_ms, answering=[1])
@@ -332,8 +303,7 @@ def test_dead_members_pinged_occasionally() -> None:
 
 def test_known_death_sent_as_suspicion() -> None:
     """A live member can refute the suspicion."""
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.receive_updates(1, verdict(2, Status.DEAD, by=1))
     story.drain_updates(1)
     [(_, response)] = sent(story.receive(1, story.ping(1)), PingResponse)
@@ -341,8 +311,7 @@ def test_known_death_sent_as_suspicion() -> None:
 
 
 def test_peer_count_of_ping_recorded() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.receive(1, story.ping(1, room=(8, 5)))
     entry = story.entry(1)
     assert entry is not None

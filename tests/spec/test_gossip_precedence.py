@@ -80,8 +80,7 @@ def test_claim_outcome_matches_table(
 def test_node_applies_claims_by_table(
     claimed: Status, known: Status, incarnation: Incarnation, outcome: UpdateOutcome
 ) -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.receive_updates(1, AliveUpdate(info_of(9, KNOWN.generation, KNOWN.number)))
     if known is not ALIVE:
         story.receive_updates(1, verdict(9, known, by=9 if known is LEFT else 1, generation=3, claim=5))
@@ -103,8 +102,7 @@ def test_node_handles_claims_about_itself_by_table(
     claimed: Status, incarnation: Incarnation, outcome: UpdateOutcome
 ) -> None:
     assert weigh_own(incarnation, claimed, KNOWN) is outcome
-    story = Story(generation=KNOWN.generation, claim=KNOWN.number)
-    story.add_peers(1)
+    story = Story(generation=KNOWN.generation, claim=KNOWN.number).with_peers(1)
     story.receive_updates(1, _claim(0, claimed, incarnation, by=1))
     if outcome is REFUTED:
         assert story.swim.describe().self_info.incarnation > max(incarnation, KNOWN)
@@ -114,8 +112,7 @@ def test_node_handles_claims_about_itself_by_table(
 
 @pytest.mark.parametrize("claimed", list(Status))
 def test_leaving_node_refutes_nothing(claimed: Status) -> None:
-    story = Story(generation=3, claim=5)
-    story.add_peers(1)
+    story = Story(generation=3, claim=5).with_peers(1)
     story.step(LeaveRequested())
     story.receive_updates(1, _claim(0, claimed, Incarnation(3, 6), by=1))
     assert story.swim.describe().self_info.incarnation == KNOWN

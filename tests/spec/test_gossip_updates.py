@@ -27,8 +27,7 @@ ELSEWHERE = Address("10.9.9.9", 7_669)
 
 
 def test_unrefuted_suspect_declared_dead() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.drain_updates(1, 2)
     story.receive_updates(2, verdict(1, Status.SUSPECT, by=2))
     assert story.status(1) is Status.SUSPECT
@@ -39,8 +38,7 @@ def test_unrefuted_suspect_declared_dead() -> None:
 
 
 def test_suspicion_ends_when_full_directory_drops_entry() -> None:
-    story = Story(options=SwimOptions(directory_limit=16))
-    story.add_peers(1)
+    story = Story(options=SwimOptions(directory_limit=16)).with_peers(1)
     story.discover(*range(3, 17), 2)
     story.receive_updates(1, verdict(2, Status.SUSPECT, by=1))
     story.now += 1
@@ -52,15 +50,13 @@ def test_suspicion_ends_when_full_directory_drops_entry() -> None:
 
 
 def test_suspect_stays_peer_until_dead() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.receive_updates(2, verdict(1, Status.SUSPECT, by=2))
     assert story.peers() == {1, 2}
 
 
 def test_suspicion_refuted_only_by_higher_number() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.receive_updates(2, verdict(1, Status.SUSPECT, by=2))
     story.receive_updates(2, AliveUpdate(info_of(1)))
     assert story.status(1) is Status.SUSPECT
@@ -73,8 +69,7 @@ def test_suspicion_refuted_only_by_higher_number() -> None:
 def test_suspicion_shortened_only_by_other_accusers() -> None:
     times = {}
     for confirming in ((), (5, 5), (2,), (2, 2, 2), (2, 3), (2, 3, 4)):
-        story = Story()
-        story.add_peers(1, 2, 3, 4, 5)
+        story = Story().with_peers(1, 2, 3, 4, 5)
         story.drain_updates(1, 2, 3, 4, 5)
         started = story.now
         for accuser in (5, *confirming):
@@ -93,8 +88,7 @@ def test_suspicion_shortened_only_by_other_accusers() -> None:
 
 def test_dead_member_returns_with_higher_incarnation() -> None:
     for later in (info_of(1, claim=1), info_of(1, generation=2)):
-        story = Story()
-        story.add_peers(1, 2)
+        story = Story().with_peers(1, 2)
         story.receive_updates(2, verdict(1, Status.DEAD, by=2))
         effects = story.receive_updates(2, AliveUpdate(later))
         assert [e for e in effects if isinstance(e, MembershipChanged)] == [
@@ -103,8 +97,7 @@ def test_dead_member_returns_with_higher_incarnation() -> None:
 
 
 def test_descriptions_of_same_incarnation_are_equivocation() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     other = replace(info_of(1), metadata=b"shown to another")
     effects = story.receive_updates(2, AliveUpdate(other))
     alarms = [each for each in effects if isinstance(each, Alarm)]
@@ -115,8 +108,7 @@ def test_descriptions_of_same_incarnation_are_equivocation() -> None:
 
 
 def test_equivocation_ends_at_later_generation() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.receive_updates(2, AliveUpdate(replace(info_of(1), metadata=b"shown to another")))
     same = story.receive_updates(2, AliveUpdate(info_of(1, claim=1)))
     assert [each.equivocates for each in same if isinstance(each, MembershipChanged)] == [True]
@@ -128,8 +120,7 @@ def test_equivocation_ends_at_later_generation() -> None:
 
 
 def test_equivocation_of_another_member_stays_alarm() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     for number in (1, 2):
         story.receive_updates(2, AliveUpdate(replace(info_of(number), metadata=b"shown to another")))
     [alarm] = [
@@ -141,14 +132,12 @@ def test_equivocation_of_another_member_stays_alarm() -> None:
 
 
 def test_second_signature_is_not_equivocation() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     assert changes(story.receive_updates(2, AliveUpdate(replace(info_of(1), credential=b"another signature")))) == []
 
 
 def test_replayed_alive_does_not_revive() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.receive_updates(2, AliveUpdate(info_of(1, claim=4)))
     story.receive_updates(2, verdict(1, Status.DEAD, by=2, claim=4))
     for claim in range(5):
@@ -158,16 +147,14 @@ def test_replayed_alive_does_not_revive() -> None:
 
 @pytest.mark.parametrize("status", [Status.SUSPECT, Status.DEAD, Status.LEFT])
 def test_verdict_about_unknown_member_dropped(status: Status) -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.receive_updates(1, verdict(9, status, by=9))
     assert story.status(9) is None
     assert story.dropped(DropReason.UNKNOWN_SUBJECT) == 1
 
 
 def test_alive_verdict_dropped() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.receive_updates(1, verdict(1, Status.ALIVE, by=1, claim=7))
     assert story.dropped(DropReason.BAD_VERDICT) == 1
     entry = story.entry(1)
@@ -177,8 +164,7 @@ def test_alive_verdict_dropped() -> None:
 
 def test_incarnation_at_limit_refused() -> None:
     """No node could refute it with a higher incarnation."""
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.receive_updates(2, verdict(1, Status.DEAD, by=2, claim=INCARNATION_LIMIT))
     story.receive_updates(2, AliveUpdate(info_of(3, generation=INCARNATION_LIMIT)))
     assert story.status(1) is Status.ALIVE
@@ -186,8 +172,7 @@ def test_incarnation_at_limit_refused() -> None:
 
 
 def test_tombstone_dropped_after_its_time() -> None:
-    story = Story(options=SwimOptions(tombstone_ms=60_000))
-    story.add_peers(1, 2)
+    story = Story(options=SwimOptions(tombstone_ms=60_000)).with_peers(1, 2)
     story.receive_updates(2, verdict(1, Status.DEAD, by=2))
     story.pass_time(59_000, answering=[2])
     assert story.status(1) is Status.DEAD
@@ -196,8 +181,7 @@ def test_tombstone_dropped_after_its_time() -> None:
 
 
 def test_full_directory_keeps_peers() -> None:
-    story = Story(options=SwimOptions(directory_limit=50))
-    story.add_peers(1, 2, 3)
+    story = Story(options=SwimOptions(directory_limit=50)).with_peers(1, 2, 3)
     for number in range(10, 500):
         story.receive_updates(1, AliveUpdate(info_of(number)))
     assert len(story.swim.describe().members) == 50
@@ -205,8 +189,7 @@ def test_full_directory_keeps_peers() -> None:
 
 
 def test_unmentioned_member_expires_from_directory() -> None:
-    story = Story(capacity=1, options=SwimOptions(directory_age_ms=30_000, scrub_every_rounds=1_000))
-    story.add_peers(1)
+    story = Story(capacity=1, options=SwimOptions(directory_age_ms=30_000, scrub_every_rounds=1_000)).with_peers(1)
     story.discover(2)
     story.pass_time(32_000, answering=[1])
     assert story.status(2) is None
@@ -217,8 +200,7 @@ def test_unmentioned_member_expires_from_directory() -> None:
 
 @pytest.mark.parametrize("status", [Status.SUSPECT, Status.DEAD, Status.LEFT])
 def test_verdict_about_self_refuted_by_higher_number(status: Status) -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     accuser = 0 if status is Status.LEFT else 1
     effects = story.receive_updates(1, verdict(0, status, by=accuser))
     assert story.swim.describe().self_info == info_of(0, claim=1)
@@ -226,16 +208,14 @@ def test_verdict_about_self_refuted_by_higher_number(status: Status) -> None:
 
 
 def test_old_verdict_about_self_ignored() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.receive_updates(1, verdict(0, Status.DEAD, by=1, claim=3))
     story.receive_updates(1, verdict(0, Status.DEAD, by=1, claim=2))
     assert story.swim.describe().self_info.incarnation == Incarnation(1, 4)
 
 
 def test_refutations_are_rate_limited() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     for claim in range(1_000):
         story.receive_updates(1, verdict(0, Status.DEAD, by=1, claim=claim))
     assert story.swim.describe().self_info.incarnation.number <= 2 * story.options.refutations_per_second
@@ -243,15 +223,13 @@ def test_refutations_are_rate_limited() -> None:
 
 
 def test_refutation_lowers_own_health() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.receive_updates(1, verdict(0, Status.SUSPECT, by=1))
     assert story.swim.describe().health_score == 1
 
 
 def test_higher_own_generation_adopted_plus_one() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     effects = story.receive_updates(1, AliveUpdate(info_of(0, generation=6)))
     assert effects[0] == AdoptGeneration(7)
     assert story.swim.describe().self_info.incarnation == Incarnation(7, 0)
@@ -259,8 +237,7 @@ def test_higher_own_generation_adopted_plus_one() -> None:
 
 
 def test_later_own_description_raises_alarm_verdict_does_not() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     effects = story.receive_updates(1, AliveUpdate(info_of(0, generation=6)))
     [alarm] = [each for each in effects if isinstance(each, Alarm)]
     assert alarm.kind is AlarmKind.ROLLED_BACK
@@ -270,16 +247,14 @@ def test_later_own_description_raises_alarm_verdict_does_not() -> None:
 
 
 def test_later_own_description_elsewhere_is_not_rollback() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     elsewhere = replace(info_of(0, generation=6), address=Address("127.0.0.1", 9))
     effects = story.receive_updates(1, AliveUpdate(elsewhere))
     assert not [each for each in effects if isinstance(each, Alarm)]
 
 
 def test_unsigned_generation_far_ahead_dropped() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     for generation in (INCARNATION_LIMIT - 2, INCARNATION_LIMIT - 1, GENERATION_STEP_LIMIT + 2):
         forged = [verdict(number, Status.DEAD, by=1, generation=generation) for number in (0, 2)]
         effects = story.receive_updates(1, *forged)
@@ -290,8 +265,7 @@ def test_unsigned_generation_far_ahead_dropped() -> None:
 
 
 def test_ping_to_higher_own_generation_adopts_it() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     request = story.ping(1)
     later = PingRequest(
         request.source_id, request.source_incarnation, request.target_id, Incarnation(4, 2), request.seq, 0
@@ -300,8 +274,7 @@ def test_ping_to_higher_own_generation_adopts_it() -> None:
 
 
 def test_running_second_instance_halts_node() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.receive_updates(1, AliveUpdate(info_of(0, generation=2, address=ELSEWHERE)))
     effects = story.pass_time(2_000, answering=[1])
     [ping] = [request for target, request in sent(effects, PingRequest) if target == ELSEWHERE]
@@ -323,22 +296,19 @@ def test_join_in_own_name_from_elsewhere_is_checked() -> None:
 
 
 def test_other_metadata_of_own_incarnation_refuted() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     effects = story.receive_updates(1, AliveUpdate(info_of(0, metadata=b"of a lost run")))
     assert AliveUpdate(info_of(0, claim=1)) in updates_in(effects)
 
 
 def test_number_near_limit_refuted_by_new_generation() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     effects = story.receive_updates(1, AliveUpdate(info_of(0, claim=INCARNATION_LIMIT - 2)))
     assert effects[0] == AdoptGeneration(2)
 
 
 def test_claim_far_ahead_of_signed_one_dropped() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.receive_updates(1, verdict(0, Status.DEAD, by=1, claim=NUMBER_STEP_LIMIT + 1))
     story.receive_updates(1, verdict(2, Status.DEAD, by=1, claim=NUMBER_STEP_LIMIT + 1))
     story.receive_updates(1, verdict(2, Status.DEAD, by=1, generation=2, claim=NUMBER_STEP_LIMIT + 1))
@@ -348,8 +318,7 @@ def test_claim_far_ahead_of_signed_one_dropped() -> None:
 
 
 def test_join_from_elsewhere_gets_known_description() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     request = JoinReq(info_of(1, address=ELSEWHERE), b"t")
     effects = story.receive(1, request, token_valid=True, source=ELSEWHERE)
     [ping] = [request for target, request in sent(effects, PingRequest) if target == ELSEWHERE]
@@ -368,8 +337,7 @@ def test_earlier_own_run_elsewhere_is_not_conflict() -> None:
 
 
 def test_own_ping_from_other_address_is_not_conflict() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.receive_updates(1, AliveUpdate(info_of(0, generation=2, address=ELSEWHERE)))
     effects = story.pass_time(2_000, answering=[1])
     [ping] = [request for target, request in sent(effects, PingRequest) if target == ELSEWHERE]
@@ -385,8 +353,7 @@ def test_ping_of_second_instance_gets_reply() -> None:
 
 
 def test_changed_metadata_sent_with_higher_number() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.drain_updates(1)
     story.step(MetadataChanged(b"role=voter"))
     effects = story.pass_time(1_000, answering=[1])
@@ -407,8 +374,7 @@ def test_metadata_over_limit_raises_error() -> None:
 
 
 def test_leaving_node_does_not_refute_departure() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.step(LeaveRequested())
     story.receive_updates(1, verdict(0, Status.LEFT, by=0))
     story.receive_updates(1, verdict(0, Status.SUSPECT, by=1))
@@ -416,8 +382,7 @@ def test_leaving_node_does_not_refute_departure() -> None:
 
 
 def test_member_probed_at_changed_address() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.receive_updates(1, AliveUpdate(info_of(1, generation=2, address=ELSEWHERE)))
     effects = story.pass_time(5_000)
     targets = {t for t, r in sent(effects, PingRequest) if r.target_id == node_id(1)}
@@ -425,8 +390,7 @@ def test_member_probed_at_changed_address() -> None:
 
 
 def test_clock_step_back_is_ignored() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     story.pass_time(10_000, answering=[1])
     later = story.swim.deadline
     story.now = 3
@@ -440,8 +404,7 @@ def test_invalid_description_refused_at_start() -> None:
 
 
 def test_live_members_are_neither_dead_nor_left() -> None:
-    story = Story()
-    story.add_peers(1, 2, 3, 4)
+    story = Story().with_peers(1, 2, 3, 4)
     story.receive_updates(
         1, verdict(2, Status.SUSPECT, by=1), verdict(3, Status.DEAD, by=1), verdict(4, Status.LEFT, by=4)
     )
@@ -452,8 +415,7 @@ def test_live_members_are_neither_dead_nor_left() -> None:
 
 
 def test_paused_node_reads_updates_before_declaring_dead() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.drain_updates(1, 2)
     story.receive_updates(2, verdict(1, Status.SUSPECT, by=2))
     story.now += 3_600_000

@@ -66,8 +66,7 @@ def user_messages_in(effects: list[Effect]) -> list[UserMessage]:
 
 
 def test_user_event_delivered_once_and_forwarded() -> None:
-    story = Story()
-    story.add_peers(1, 2, 3)
+    story = Story().with_peers(1, 2, 3)
     effects = receive_messages(story, make_event(1))
     assert deliveries(effects) == [make_event(1)]
     assert deliveries(receive_messages(story, make_event(1)) + receive_messages(story, make_event(1), by=2)) == []
@@ -77,8 +76,7 @@ def test_user_event_delivered_once_and_forwarded() -> None:
 
 
 def test_user_event_sent_lambda_log_n_times() -> None:
-    story = Story()
-    story.add_peers(1, 2, 3)
+    story = Story().with_peers(1, 2, 3)
     story.drain_updates(1, 2, 3)
     story.step(UserEventRequested("word", b""))
     messages = user_messages_in(story.pass_time(30_000, answering=(1, 2, 3)))
@@ -87,8 +85,7 @@ def test_user_event_sent_lambda_log_n_times() -> None:
 
 @pytest.mark.parametrize(("peers", "sender"), [((1,), 1), ((1, 2), 2)])
 def test_event_sent_by_all_peers_is_not_gossiped(peers: tuple[int, ...], sender: int) -> None:
-    story = Story()
-    story.add_peers(*peers)
+    story = Story().with_peers(*peers)
     story.drain_updates(*peers)
     receive_messages(story, make_event(1), by=sender)
     story.pass_time(2 * story.options.probe_period_ms, answering=peers)
@@ -97,8 +94,7 @@ def test_event_sent_by_all_peers_is_not_gossiped(peers: tuple[int, ...], sender:
 
 
 def test_user_event_beyond_byte_budget_is_delayed() -> None:
-    story = Story(options=SwimOptions(payload_budget_bytes=600))
-    story.add_peers(1)
+    story = Story(options=SwimOptions(payload_budget_bytes=600)).with_peers(1)
     story.drain_updates(1)
     for name in ("one", "two"):
         story.step(UserEventRequested(name, bytes(500)))
@@ -131,8 +127,7 @@ def test_welcome_sets_clock_of_new_node() -> None:
 
 
 def test_own_user_event_dated_after_received_ones() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     receive_messages(story, make_event(500))
     story.step(UserEventRequested("mine", b""))
     messages = user_messages_in(story.pass_time(1_000))
@@ -158,8 +153,7 @@ def test_events_before_join_get_new_date() -> None:
 
 
 def test_message_ids_bounded_and_not_redelivered() -> None:
-    story = Story(options=SwimOptions(user_messages_remembered=8, user_messages_limit=4))
-    story.add_peers(1)
+    story = Story(options=SwimOptions(user_messages_remembered=8, user_messages_limit=4)).with_peers(1)
     for time in range(1, 31):
         assert deliveries(receive_messages(story, make_event(time))) == [make_event(time)]
     user_messages = story.swim._user_events
@@ -169,16 +163,14 @@ def test_message_ids_bounded_and_not_redelivered() -> None:
 
 
 def test_events_of_same_time_and_other_origin_differ() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     words = [make_event(5, by=1), make_event(5, by=2), make_event(5, by=1, generation=2)]
     assert deliveries(receive_messages(story, *words)) == words
 
 
 @pytest.mark.parametrize("time", [0, HEAD_START + TICKS_PER_MS, CLOCK_LIMIT, (1 << 63) - 1])
 def test_clock_out_of_range_refused(time: int) -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     assert deliveries(receive_messages(story, make_event(time))) == []
     assert story.dropped(DropReason.BAD_USER_MESSAGE) == 1
     story.receive(2, JoinReq(info_of(2), b"t", clock=time), token_valid=True)
@@ -188,8 +180,7 @@ def test_clock_out_of_range_refused(time: int) -> None:
 
 @pytest.mark.parametrize(("name", "body"), [("", b""), ("n" * 33, b""), ("a\nb", b""), ("n", bytes(513))])
 def test_event_too_long_or_unnamed_refused(name: str, body: bytes) -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     with pytest.raises(ValueError, match="of a user event or query has"):
         story.step(UserEventRequested(name, body))
     assert deliveries(receive_messages(story, UserEvent(UserMessageId(1, node_id(1), 1), name, body))) == []
@@ -199,8 +190,7 @@ def test_event_too_long_or_unnamed_refused(name: str, body: bytes) -> None:
 
 
 def test_query_reply_sent_once_within_timeout() -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     assert deliveries(receive_messages(story, make_query(1))) == [make_query(1)]
     reply = QueryReply(make_query(1).message_id, node_id(0), b"fine")
     assert sent(story.step(AnswerGiven(make_query(1).message_id, b"fine")), QueryReply) == [(address_of(1), reply)]
@@ -212,8 +202,7 @@ def test_query_reply_sent_once_within_timeout() -> None:
 
 
 def test_query_replies_collected_until_deadline() -> None:
-    story = Story()
-    story.add_peers(1, 2)
+    story = Story().with_peers(1, 2)
     story.step(QueryRequested(77, "uptime", b"?", 3_000))
     query_id = UserMessageId(1, node_id(0), 1)
     answers = [
@@ -229,8 +218,7 @@ def test_query_replies_collected_until_deadline() -> None:
 
 
 def test_open_queries_bounded_on_both_sides() -> None:
-    story = Story(options=SwimOptions(queries_limit=2))
-    story.add_peers(1)
+    story = Story(options=SwimOptions(queries_limit=2)).with_peers(1)
     effects = [each for ticket in range(3) for each in story.step(QueryRequested(ticket, "q", b"", 1_000))]
     assert [each for each in effects if isinstance(each, QueryEnded)] == [QueryEnded(2)]
     receive_messages(story, make_query(10), make_query(11), make_query(12))
@@ -240,8 +228,7 @@ def test_open_queries_bounded_on_both_sides() -> None:
 
 @pytest.mark.parametrize(("requester", "burst"), [(1, REPLIES_BURST), (9, UNPROVED_BURST)], ids=["proved", "unproved"])
 def test_reply_rate_depends_on_proved_address(requester: int, burst: float) -> None:
-    story = Story()
-    story.add_peers(1)
+    story = Story().with_peers(1)
     effects: list[Effect] = []
     for time in range(1, 101):
         query = replace(make_query(time), name=KEYS_QUERY if time % 2 else "question", address=address_of(requester))

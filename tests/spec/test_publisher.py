@@ -129,8 +129,7 @@ def test_unable_server_never_chosen(changes: dict[str, object], reason: Inabilit
 
 
 def test_server_without_master_is_not_candidate() -> None:
-    log = Log()
-    log.append(report(1), report(2, masters=()))
+    log = Log(report(1), report(2, masters=()))
     assert inability(log.farm.state, 2) is Inability.NO_KEY
     assert sorted(log.leaves) == ["leaf01", "leaf02"]
 
@@ -139,8 +138,7 @@ def test_server_without_master_is_not_candidate() -> None:
 
 
 def test_lower_server_id_publishes_among_equals() -> None:
-    log = Log()
-    log.append(report(3, attached=False), report(2, attached=False))
+    log = Log(report(3, attached=False), report(2, attached=False))
     log.append(report(2), report(1))
     assert log.publisher == 2
     log.append(report(4), report(3), report(2, publish_config=PublishConfig.OFF))
@@ -148,8 +146,7 @@ def test_lower_server_id_publishes_among_equals() -> None:
 
 
 def test_better_server_publishes_after_three_clock_entries() -> None:
-    log = Log()
-    log.append(report(1, **WEAK))
+    log = Log(report(1, **WEAK))
     for number in (1, 2):
         period(log, number, one=WEAK)
         assert log.publisher == 1
@@ -165,23 +162,20 @@ def test_lead_below_margin_never_counts() -> None:
 
 
 def test_good_period_of_publisher_restarts_count() -> None:
-    log = Log()
-    log.append(report(1, **WEAK))
+    log = Log(report(1, **WEAK))
     for number, changes in enumerate((WEAK, WEAK, {}, WEAK, WEAK), start=1):
         period(log, number, one=changes)
     assert log.publisher == 1
 
 
 def test_reports_within_period_count_once() -> None:
-    log = Log()
-    log.append(report(1, **WEAK))
+    log = Log(report(1, **WEAK))
     log.append(*(report(2, BASE_MS + number) for number in range(50)))
     assert log.publisher == 1
 
 
 def test_standby_is_best_able_server_after_publisher() -> None:
-    log = Log()
-    log.append(report(1), report(2, **WEAK), report(3), report(4, attached=False))
+    log = Log(report(1), report(2, **WEAK), report(3), report(4, attached=False))
     assert log.publisher == 1
     assert standby_of(log.farm.state, MASTER, TUNING) == 3
     log.append(report(3, publish_config=PublishConfig.OFF))
@@ -191,8 +185,7 @@ def test_standby_is_best_able_server_after_publisher() -> None:
 
 
 def test_standby_stays_while_equal_candidates_alternate() -> None:
-    log = Log()
-    log.append(report(1), report(2), report(3))
+    log = Log(report(1), report(2), report(3))
     found = []
     for percent in range(20):
         log.append(report(2 + percent % 2, cpu_percent=percent), report(3 - percent % 2, cpu_percent=20))
@@ -202,30 +195,26 @@ def test_standby_stays_while_equal_candidates_alternate() -> None:
 
 @pytest.mark.parametrize(("lag_ms", "expected"), [(333, 3), (334, 2), (1_000, 2)])
 def test_reported_standby_is_kept_below_margin(lag_ms: int, expected: int) -> None:
-    log = Log()
-    log.append(report(1), report(2), report(3, standby=True, job_lag_ms=lag_ms))
+    log = Log(report(1), report(2), report(3, standby=True, job_lag_ms=lag_ms))
     assert log.publisher == 1
     assert standby_of(log.farm.state, MASTER, TUNING) == expected
 
 
 def test_standby_is_kept_among_several_reported() -> None:
-    log = Log()
-    log.append(report(1), report(2), report(3, standby=True, job_lag_ms=100), report(4, standby=True))
+    log = Log(report(1), report(2), report(3, standby=True, job_lag_ms=100), report(4, standby=True))
     assert standby_of(log.farm.state, MASTER, TUNING) == 4
     log.append(report(2, publish_config=PublishConfig.ON), report(3, standby=True, publish_config=PublishConfig.ON))
     assert (log.publisher, standby_of(log.farm.state, MASTER, TUNING)) == (2, 3)
 
 
 def test_standby_needs_publisher() -> None:
-    log = Log()
-    log.append(report(1, attached=False))
+    log = Log(report(1, attached=False))
     assert standby_of(log.farm.state, MASTER, TUNING) is None
     assert standby_of(log.farm.state, "unknown", TUNING) is None
 
 
 def test_stale_publisher_replaced_within_three_periods() -> None:
-    log = Log()
-    log.append(report(1, BASE_MS + 29_999))
+    log = Log(report(1, BASE_MS + 29_999))
     changes: list[object] = []
     for number in (1, 2, 3):
         log.append(report(2, BASE_MS + number * PERIOD_MS - 1_000))
@@ -235,14 +224,12 @@ def test_stale_publisher_replaced_within_three_periods() -> None:
 
 def test_publisher_replaced_by_report_that_it_is_unable() -> None:
     for changes in ({"attached": False}, {"publish_config": PublishConfig.OFF}, {"can_sign_until_s": None}):
-        log = Log()
-        log.append(report(1), report(2))
+        log = Log(report(1), report(2))
         assert log.append(report(1, **changes)) == [PublisherChanged(MASTER, 2, 1)]
 
 
 def test_publish_config_on_beats_healthy_auto() -> None:
-    log = Log()
-    log.append(report(1))
+    log = Log(report(1))
     assert log.append(report(2, publish_config=PublishConfig.ON, **WEAK)) == [PublisherChanged(MASTER, 2, 1)]
     for number in range(1, 6):
         period(log, number, two={"publish_config": PublishConfig.ON, **WEAK})
@@ -250,8 +237,7 @@ def test_publish_config_on_beats_healthy_auto() -> None:
 
 
 def test_publisher_none_if_all_are_unable() -> None:
-    log = Log()
-    log.append(report(1), report(2))
+    log = Log(report(1), report(2))
     changes = log.clock(10 * PERIOD_MS)
     assert changes == [PublisherChanged(MASTER, None, 1)]
 
@@ -271,20 +257,17 @@ def test_noise_in_figures_rarely_moves_publisher(seed: int) -> None:
 
 
 def test_healthy_destinations_listed_once_each() -> None:
-    log = Log()
-    log.append(report(1), report(2, destinations=(leaf("b"), leaf("c", healthy=False), leaf("d"))))
+    log = Log(report(1), report(2, destinations=(leaf("b"), leaf("c", healthy=False), leaf("d"))))
     assert sorted(log.leaves) == ["b", "d", "leaf01"]
 
 
 def test_destination_of_two_routers_listed_at_lower_cost() -> None:
-    log = Log()
-    log.append(report(1, destinations=(leaf("a", load=1.0),)), report(2, destinations=(leaf("a", load=0.2),)))
+    log = Log(report(1, destinations=(leaf("a", load=1.0),)), report(2, destinations=(leaf("a", load=0.2),)))
     assert log.leaves == {"a": 10}
 
 
 def test_leaves_of_stale_or_unattached_servers_unhealthy() -> None:
-    log = Log()
-    log.append(*(report(server_id) for server_id in (1, 2, 3, 4)))
+    log = Log(*(report(server_id) for server_id in (1, 2, 3, 4)))
     log.append(report(3, BASE_MS + PERIOD_MS - 1), report(4, BASE_MS + PERIOD_MS - 1, attached=False))
     log.append(report(2, BASE_MS + PERIOD_MS - 1))
     log.clock(2 * PERIOD_MS)
@@ -292,8 +275,7 @@ def test_leaves_of_stale_or_unattached_servers_unhealthy() -> None:
 
 
 def test_unhealthy_leaves_listed_if_majority_is_unhealthy() -> None:
-    log = Log()
-    log.append(report(1), *(report(each, destinations=(leaf(f"leaf0{each}", healthy=False),)) for each in (2, 3)))
+    log = Log(report(1), *(report(each, destinations=(leaf(f"leaf0{each}", healthy=False),)) for each in (2, 3)))
     assert log.leaves == {"leaf01": 0, "leaf02": 100, "leaf03": 100}
     # The highest cost is within the bounds of a snapshot, so other servers accept the snapshot.
     busy = replace(leaf("leaf03", load=1.0, healthy=False), current_tunnels=0)
@@ -303,8 +285,7 @@ def test_unhealthy_leaves_listed_if_majority_is_unhealthy() -> None:
 
 
 def test_empty_structure_never_published() -> None:
-    log = Log()
-    log.append(report(1, destinations=()))
+    log = Log(report(1, destinations=()))
     assert log.publisher == 1
     assert plan_publication(log.farm.state, MASTER, 1, PACE, BASE_MS + 10**6, handed_over=None) is None
 
@@ -325,8 +306,7 @@ def test_cost_moves_only_by_margin() -> None:
 
 
 def test_sixteen_cheapest_leaves_are_listed() -> None:
-    log = Log()
-    log.append(report(1, destinations=tuple(leaf(f"leaf{number:02}", load=number / 20) for number in range(20))))
+    log = Log(report(1, destinations=tuple(leaf(f"leaf{number:02}", load=number / 20) for number in range(20))))
     assert sorted(log.leaves) == [f"leaf{number:02}" for number in range(LEAVES_MAX)]
 
 
@@ -364,8 +344,7 @@ def publish_at(log: Log, after_ms: int, server_id: int = 1) -> Publication:
 
 
 def test_first_publication_waits_one_period() -> None:
-    log = Log()
-    log.append(report(1), report(2))
+    log = Log(report(1), report(2))
     assert plan_at(log, PACE.gather_ms - 1) is None
     assert plan_at(log, PACE.gather_ms) is not None
 
@@ -409,8 +388,7 @@ def test_first_publication_waits_for_missing_router_or_leaf(missing: dict[str, o
 
 
 def test_plan_made_only_by_chosen_publisher() -> None:
-    log = Log()
-    log.append(report(1), report(2))
+    log = Log(report(1), report(2))
     assert plan_at(log, PACE.gather_ms, server_id=2) is None
     assert plan_publication(log.farm.state, "another", 1, PACE, BASE_MS + 10**6, handed_over=None) is None
 
@@ -418,8 +396,7 @@ def test_plan_made_only_by_chosen_publisher() -> None:
 def test_unchanged_structure_refreshed_every_five_minutes() -> None:
     waits_ms = set()
     for start_ms in range(30_000, 90_000, 1_000):
-        log = Log()
-        log.append(report(1))
+        log = Log(report(1))
         log.clock(40_000)
         publish_at(log, start_ms)
         due_ms = next_publication_ms(log.master, PACE)
@@ -432,8 +409,7 @@ def test_unchanged_structure_refreshed_every_five_minutes() -> None:
 
 
 def test_changes_coalesced_for_65_seconds() -> None:
-    log = Log()
-    log.append(report(1))
+    log = Log(report(1))
     publish_at(log, 30_000)
     log.append(report(2), report(3), report(2, destinations=(leaf("other"),)))
     assert plan_at(log, 94_999) is None
@@ -443,16 +419,14 @@ def test_changes_coalesced_for_65_seconds() -> None:
 
 
 def test_new_publisher_publishes_immediately() -> None:
-    log = Log()
-    log.append(report(1), report(2))
+    log = Log(report(1), report(2))
     publish_at(log, 30_000)
     log.append(report(1, publish_config=PublishConfig.OFF))
     assert publish_at(log, 31_000, server_id=2).server_id == 2
 
 
 def test_published_second_rises_without_log_time() -> None:
-    log = Log()
-    log.append(report(1), report(2))
+    log = Log(report(1), report(2))
     first = publish_at(log, 30_000)
     log.append(report(1, publish_config=PublishConfig.OFF))
     second = publish_at(log, 30_000, server_id=2)
@@ -460,8 +434,7 @@ def test_published_second_rises_without_log_time() -> None:
 
 
 def test_entries_outlast_next_refresh_by_fifteen_minutes() -> None:
-    log = Log()
-    log.append(report(1))
+    log = Log(report(1))
     plan = plan_at(log, 30_000)
     assert plan is not None
     latest_refresh_s = plan.publication.published_s + 330
@@ -470,8 +443,7 @@ def test_entries_outlast_next_refresh_by_fifteen_minutes() -> None:
 
 
 def test_content_hash_depends_on_costs_not_order_or_ends() -> None:
-    log = Log()
-    log.append(report(1), report(2))
+    log = Log(report(1), report(2))
     leaves = log.master.leaves
     assert content_hash(leaves) == content_hash(leaves[::-1])
     assert content_hash(leaves) != content_hash((replace(leaves[0], cost=11), leaves[1]))
@@ -481,7 +453,7 @@ def test_content_hash_depends_on_costs_not_order_or_ends() -> None:
 
 
 def test_pace_of_period_publishes_changes_each_period() -> None:
-    log = Log(FarmTuning(period_ms=2_000))
+    log = Log(tuning=FarmTuning(period_ms=2_000))
     log.append(report(1))
     pace = Pace.of_period(2_000)
     plan = plan_at(log, 2_000, pace=pace)
@@ -493,8 +465,7 @@ def test_pace_of_period_publishes_changes_each_period() -> None:
 
 def test_accepted_but_unsigned_publication_planned_again() -> None:
     # Given a publisher with an accepted plan, whose process died before it signed
-    log = Log()
-    log.append(report(1))
+    log = Log(report(1))
     log.clock(40_000)
     accepted = publish_at(log, 40_000)
     # When it restarts, then it makes a new plan with a later second

@@ -62,8 +62,7 @@ def publish_at(log: Log, server_id: int, after_ms: int) -> Publication:
 
 
 def test_table_figures_match_code() -> None:
-    log = Log()
-    log.append(*(report_of(each) for each in rows()))
+    log = Log(*(report_of(each) for each in rows()))
     assert {server_id: cells[1] for server_id, cells in rows().items()} == UPTIME_AT_THE_START
     assert {each.server_id: each.score for each in candidates_of(log.farm.state, MASTER, TUNING)} == {
         server_id: cells[-2] for server_id, cells in rows().items()

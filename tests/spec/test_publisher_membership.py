@@ -14,8 +14,7 @@ from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, lea
 
 def test_healthy_leaves_replace_leaves_of_dead_server() -> None:
     """Sixteen leaves of a server fill the structure. It dies; five leaves of two other servers are not listed."""
-    log = Log()
-    log.append(report(1, destinations=tuple(leaf(f"dead{number:02}") for number in range(LEAVES_MAX))))
+    log = Log(report(1, destinations=tuple(leaf(f"dead{number:02}") for number in range(LEAVES_MAX))))
     assert sorted(log.leaves) == [f"dead{number:02}" for number in range(LEAVES_MAX)]
     log.append(report(2, destinations=(leaf("a", load=0.5), leaf("b", load=0.9))))
     log.append(report(3, destinations=(leaf("c", load=1.0), leaf("d"), leaf("e", healthy=False))))
@@ -28,8 +27,7 @@ def test_healthy_leaves_replace_leaves_of_dead_server() -> None:
 
 def test_hostile_leaves_do_not_displace_correct_ones() -> None:
     """Without shares, a hostile member's leaves with cost 0 would take all sixteen places."""
-    log = Log()
-    log.append(report(4, destinations=tuple(leaf(f"hostile{number:02}") for number in range(64))))
+    log = Log(report(4, destinations=tuple(leaf(f"hostile{number:02}") for number in range(64))))
     assert len(log.leaves) == LEAVES_MAX
     for server_id in (1, 2, 3):
         correct = (leaf(f"correct{server_id}a", load=0.9), leaf(f"correct{server_id}b", load=1.0))
@@ -53,8 +51,7 @@ def test_claimed_leaves_use_places_of_claimant() -> None:
 
 
 def test_more_servers_than_places_get_one_each() -> None:
-    log = Log()
-    log.append(
+    log = Log(
         *(report(server_id, destinations=(leaf(f"{server_id}a"), leaf(f"{server_id}b"))) for server_id in range(1, 21))
     )
     assert len(log.leaves) == LEAVES_MAX
@@ -62,8 +59,7 @@ def test_more_servers_than_places_get_one_each() -> None:
 
 
 def test_server_at_limit_replaces_only_its_own_leaves() -> None:
-    log = Log()
-    log.append(report(1, destinations=tuple(leaf(f"one{number:02}", load=0.5) for number in range(8))))
+    log = Log(report(1, destinations=tuple(leaf(f"one{number:02}", load=0.5) for number in range(8))))
     log.append(report(2, destinations=tuple(leaf(f"two{number:02}", load=0.9) for number in range(8))))
     log.append(report(1, destinations=(*(leaf(f"one{number:02}", load=0.5) for number in range(8)), leaf("cheap"))))
     assert "cheap" not in log.leaves

@@ -128,16 +128,14 @@ def test_first_leader_appends_configuration_after_no_op() -> None:
     )
     assert log.names_configuration
     assert log.configuration_index == 2
-    bench = Bench(voters=1, features=replace(KRAFT, replication=Strategy.APPEND))
-    bench.expire()
+    bench = Bench(voters=1, features=replace(KRAFT, replication=Strategy.APPEND)).expired()
     (entries,) = (persist.entries for persist in bench.all(Persist) if persist.entries)
     assert [entry.kind for entry in entries] == [EntryKind.NO_OP, EntryKind.CONFIGURATION]
 
 
 def test_protocol_records_between_no_op_and_members() -> None:
     records = LeaderRecords(head=lambda: b"at noon", controls=lambda: (b"version 1",))
-    bench = FetchBench(features=KRAFT, leader_records=records)
-    bench.lead()
+    bench = FetchBench(features=KRAFT, leader_records=records).lead()
     no_op, control, members = bench.raft._replica.log.entries(1, 9, 1_000) or ()
     assert no_op == no_op_entry(1, NoOp(1, (1, 2, 3), (1, 2)), b"at noon")
     assert control == Entry(1, EntryKind.CONTROL, b"version 1")
@@ -147,21 +145,18 @@ def test_protocol_records_between_no_op_and_members() -> None:
 
 def test_no_op_names_servers_like_wire() -> None:
     """Otherwise the leader's own entry would differ from the entry that its followers decode."""
-    bench = FetchBench(leader_records=LeaderRecords(named=lambda server_id: f"server {server_id}"))
-    bench.lead()
+    bench = FetchBench(leader_records=LeaderRecords(named=lambda server_id: f"server {server_id}")).lead()
     named = tuple(f"server {number}" for number in (1, 2, 3))
     assert bench.raft._replica.log.entries(1, 9, 1_000) == (no_op_entry(1, NoOp(named[0], named, named[:2])),)
 
 
 def test_leader_of_log_without_members_appends_them() -> None:
     """The leader may have fetched the no-op of the first leader, but not the following entries."""
-    bench = FetchBench(features=KRAFT, entries=(no_op_entry(1, NoOp(2)),), term=1)
-    bench.lead()
+    bench = FetchBench(features=KRAFT, entries=(no_op_entry(1, NoOp(2)),), term=1).lead()
     written = bench.raft._replica.log.entries(2, 9, 1_000) or ()
     assert [entry.kind for entry in written] == [EntryKind.NO_OP, EntryKind.CONFIGURATION]
 
 
 def test_static_voters_not_written_to_log() -> None:
-    bench = FetchBench()
-    bench.lead()
+    bench = FetchBench().lead()
     assert bench.raft._replica.log.entries(1, 9, 1_000) == (no_op_entry(1, NoOp(1, (1, 2, 3), (1, 2))),)

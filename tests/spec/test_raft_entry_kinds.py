@@ -23,8 +23,7 @@ REQUEST_ID = b"123456789012"
 
 
 def test_control_record_replicated_and_applied() -> None:
-    bench = FetchBench(1)
-    bench.lead()
+    bench = FetchBench(1).lead()
     bench.step(Proposed(proposal_id=1, commands=(RECORD,), control=True))
     (reply,) = bench.fetch(TWO, LogId(2, 2))
     assert reply.entries == (Entry(2, EntryKind.CONTROL, RECORD),)
@@ -46,15 +45,13 @@ def test_log_without_control_records_refuses_them(features: Features) -> None:
     follower = Bench(1, features=features)
     refused = follower.append(2, LogId(1, 1), (Entry(2, EntryKind.CONTROL, RECORD),))
     assert (refused.success, follower.about.last) == (False, LogId(1, 1))
-    leader = Bench(1, features=features)
-    leader.lead()
+    leader = Bench(1, features=features).lead()
     with pytest.raises(ValueError, match="does not support control records"):
         leader.step(Proposed(proposal_id=1, commands=(RECORD,), control=True))
 
 
 def test_command_keeps_request_id_in_log() -> None:
-    bench = Bench(1, features=ZMQ_RAFT)
-    bench.lead()
+    bench = Bench(1, features=ZMQ_RAFT).lead()
     (append,) = bench.appends(TWO)
     bench.matched(TWO, append)
     bench.step(Proposed(proposal_id=1, commands=(REQUEST_ID + b"x",)))
@@ -68,8 +65,7 @@ def test_command_without_head_refused() -> None:
     assert not follower.append(2, ORIGIN, (Entry.command(2, REQUEST_ID[:-1]),)).success
     assert not follower.append(2, ORIGIN, (Entry.command(2, REQUEST_ID),)).success
     assert follower.append(2, ORIGIN, (Entry.command(2, REQUEST_ID + b"x"),)).success
-    leader = Bench(1, features=ZMQ_RAFT)
-    leader.lead()
+    leader = Bench(1, features=ZMQ_RAFT).lead()
     with pytest.raises(ValueError, match="needs more than its 12 head bytes"):
         leader.step(Proposed(proposal_id=1, commands=(REQUEST_ID + b"x", REQUEST_ID)))
 
@@ -99,8 +95,7 @@ def test_configuration_head_limited_to_255_bytes() -> None:
 
 def test_first_configuration_of_change_has_requested_head() -> None:
     """ØMQ Raft finds the request of a change by the id in C_old,new; the leader appends C_new without a head."""
-    bench = Group()
-    bench.become_leader()
+    bench = Group().become_leader()
     bench.step(ChangeConfiguration(1, plain(3, 4, 5), REQUEST_ID))
     bench.bring_up(4, 5)
     bench.store(2, 3, 4, 5)

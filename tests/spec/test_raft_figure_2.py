@@ -59,8 +59,7 @@ def test_commit_index_starts_at_zero_with_recovered_log() -> None:
 
 def test_new_leader_initializes_next_and_match_index() -> None:
     """nextIndex[] (initialized to leader last log index + 1); matchIndex[] (initialized to 0)."""
-    bench = Bench(1, 1, 2)
-    bench.lead()
+    bench = Bench(1, 1, 2).lead()
     assert [append.previous for append in bench.appends(TWO)] == [AT(3, 2)]
     assert {follower.match for follower in bench.about.followers} == {0}
 
@@ -178,16 +177,14 @@ def test_committed_entries_are_applied_in_order_and_once() -> None:
 
 def test_request_of_higher_term_makes_follower() -> None:
     """If RPC request or response contains term T > currentTerm: set currentTerm = T, convert to follower."""
-    bench = Bench(1)
-    bench.lead()
+    bench = Bench(1).lead()
     bench.append(term=7, previous=AT(1, 1))
     assert (bench.about.role, bench.about.term, bench.about.leader) == (Role.FOLLOWER, 7, TWO)
 
 
 def test_reply_of_higher_term_makes_follower() -> None:
     """If RPC request or response contains term T > currentTerm: set currentTerm = T, convert to follower."""
-    bench = Bench(1)
-    bench.lead()
+    bench = Bench(1).lead()
     bench.refused(TWO, bench.appends(TWO)[0], hint=1, term=7)
     assert (bench.about.role, bench.about.term) == (Role.FOLLOWER, 7)
 
@@ -204,8 +201,7 @@ def test_follower_only_responds_to_candidates_and_leaders() -> None:
 
 def test_follower_without_appends_becomes_candidate() -> None:
     """If election timeout elapses without receiving AppendEntries RPC or granting vote: convert to candidate."""
-    bench = Bench()
-    bench.expire()
+    bench = Bench().expired()
     assert bench.is_(Role.CANDIDATE)
 
 
@@ -233,8 +229,7 @@ def test_only_granted_vote_resets_election_timer() -> None:
 
 def test_candidate_sends_vote_requests_in_a_new_term() -> None:
     """Increment currentTerm, vote for self, reset election timer, send RequestVote RPCs to all other servers."""
-    bench = Bench(1, voters=5, fast=False)
-    bench.expire()
+    bench = Bench(1, voters=5, fast=False).expired()
     (persist,) = bench.all(Persist)
     assert persist.hard_state == HardState(2, ONE)
     questions = {send.recipient: send for send in bench.all(Send)}
@@ -247,8 +242,7 @@ def test_candidate_sends_vote_requests_in_a_new_term() -> None:
 
 def test_votes_of_a_majority_make_a_leader() -> None:
     """If votes received from majority of servers: become leader."""
-    bench = Bench(voters=5)
-    bench.expire()
+    bench = Bench(voters=5).expired()
     questions = list(bench.effects)
     bench.grant(TWO)
     assert bench.is_(Role.CANDIDATE)
@@ -259,8 +253,7 @@ def test_votes_of_a_majority_make_a_leader() -> None:
 
 def test_own_vote_counts_only_when_durable() -> None:
     """Persistent state: votedFor, and so is the candidate's vote for itself."""
-    bench = Bench(voters=3, fast=False)
-    bench.expire()
+    bench = Bench(voters=3, fast=False).expired()
     (persist,) = bench.all(Persist)
     bench.grant(TWO)
     assert bench.is_(Role.CANDIDATE)
@@ -270,16 +263,14 @@ def test_own_vote_counts_only_when_durable() -> None:
 
 def test_append_of_new_leader_makes_candidate_follower() -> None:
     """If AppendEntries RPC received from new leader: convert to follower."""
-    bench = Bench()
-    bench.expire()
+    bench = Bench().expired()
     bench.append(term=1)
     assert (bench.about.role, bench.about.leader, bench.about.term) == (Role.FOLLOWER, TWO, 1)
 
 
 def test_candidate_after_timeout_starts_new_election() -> None:
     """If election timeout elapses: start new election."""
-    bench = Bench()
-    bench.expire()
+    bench = Bench().expired()
     bench.expire()
     assert (bench.about.role, bench.about.term) == (Role.CANDIDATE, 2)
 
@@ -289,15 +280,13 @@ def test_candidate_after_timeout_starts_new_election() -> None:
 
 def test_new_leader_sends_heartbeats_immediately() -> None:
     """Upon election: send initial empty AppendEntries RPCs (heartbeat) to each server."""
-    bench = Bench(voters=5)
-    bench.lead()
+    bench = Bench(voters=5).lead()
     assert all(len(bench.appends(peer)) == 1 for peer in (TWO, THREE, FOUR, FIVE))
 
 
 def test_heartbeats_repeat_during_idle_periods() -> None:
     """... repeat during idle periods to prevent election timeouts."""
-    bench = Bench()
-    bench.lead()
+    bench = Bench().lead()
     began = bench.now
     bench.expire()
     assert bench.now - began <= lan().heartbeat_ms
@@ -307,8 +296,7 @@ def test_heartbeats_repeat_during_idle_periods() -> None:
 
 def test_command_is_resolved_after_commit() -> None:
     """If command received from client: append entry to local log, respond after entry applied to state machine."""
-    bench = Bench()
-    bench.lead()
+    bench = Bench().lead()
     (first,) = bench.appends(TWO)
     bench.matched(TWO, first)
     bench.propose(b"x", proposal_id=7)
@@ -323,8 +311,7 @@ def test_command_is_resolved_after_commit() -> None:
 
 def test_leader_sends_entries_from_next_index_on() -> None:
     """If last log index >= nextIndex for a follower: send AppendEntries RPC with log entries starting at nextIndex."""
-    bench = Bench(1, 1, 2)
-    bench.lead()
+    bench = Bench(1, 1, 2).lead()
     (append,) = bench.appends(TWO)
     bench.refused(TWO, append, hint=2)
     (again,) = bench.appends(TWO)
@@ -334,8 +321,7 @@ def test_leader_sends_entries_from_next_index_on() -> None:
 
 def test_success_updates_next_and_match_index() -> None:
     """If successful: update nextIndex and matchIndex for follower (section 5.3)."""
-    bench = Bench(1)
-    bench.lead()
+    bench = Bench(1).lead()
     bench.matched(TWO, bench.appends(TWO)[0])
     two = bench.about.followers[0]
     assert (two.server_id, two.match, two.next) == (TWO, 2, 3)
@@ -343,8 +329,7 @@ def test_success_updates_next_and_match_index() -> None:
 
 def test_inconsistency_decrements_next_index_and_retries() -> None:
     """If AppendEntries fails because of log inconsistency: decrement nextIndex and retry (section 5.3)."""
-    bench = Bench(1, 1, 2)
-    bench.lead()
+    bench = Bench(1, 1, 2).lead()
     (append,) = bench.appends(TWO)
     # A follower that gives no useful hint makes the leader step back by one.
     bench.refused(TWO, append, hint=99)
@@ -354,8 +339,7 @@ def test_inconsistency_decrements_next_index_and_retries() -> None:
 
 def test_entry_of_current_term_commits_on_majority() -> None:
     """If there exists an N > commitIndex, a majority of matchIndex[i] >= N, and log[N].term == currentTerm."""
-    bench = Bench(1, 1, voters=5)
-    bench.lead()
+    bench = Bench(1, 1, voters=5).lead()
     (to_two,), (to_three,) = bench.appends(TWO), bench.appends(THREE)
     bench.matched(TWO, to_two)
     assert bench.about.commit_index == 0
@@ -366,8 +350,7 @@ def test_entry_of_current_term_commits_on_majority() -> None:
 def test_entries_of_older_terms_do_not_commit_by_counting() -> None:
     """... and log[N].term == currentTerm: set commitIndex = N (sections 5.3, 5.4)."""
     options = replace(lan(), max_entries_per_append=1, in_flight=1)
-    bench = Bench(1, 1, 2, options=options)
-    bench.lead()
+    bench = Bench(1, 1, 2, options=options).lead()
     (append,) = bench.appends(TWO)
     bench.refused(TWO, append, hint=1)
     commits = []

@@ -42,8 +42,7 @@ def test_higher_term_clears_vote() -> None:
 
 def test_entry_has_command_and_term_of_leader() -> None:
     """log[]: each entry contains command for state machine, and term when entry was received by leader."""
-    bench = Bench(1, term=6)
-    bench.lead()
+    bench = Bench(1, term=6).lead()
     bench.propose(b"x")
     entries = [entry for persist in bench.all(Persist) for entry in persist.entries]
     assert entries == [Entry.command(7, b"x")]
@@ -51,8 +50,7 @@ def test_entry_has_command_and_term_of_leader() -> None:
 
 def test_entry_replicated_later_keeps_its_term() -> None:
     """Log entries retain their original term numbers when a leader replicates entries from previous terms."""
-    bench = Bench(1, 1, 4)
-    bench.lead()
+    bench = Bench(1, 1, 4).lead()
     (append,) = bench.appends(TWO)
     bench.refused(TWO, append, hint=1)
     (again,) = bench.appends(TWO)
@@ -70,8 +68,7 @@ def test_first_index_is_one() -> None:
 
 def test_older_reply_does_not_lower_match_index() -> None:
     """matchIndex[]: highest log entry known to be replicated on server (initialized to 0, increases monotonically)."""
-    bench = Bench(options=replace(lan(), max_entries_per_append=1))
-    bench.lead()
+    bench = Bench(options=replace(lan(), max_entries_per_append=1)).lead()
     (first,) = bench.appends(TWO)
     bench.matched(TWO, first)
     bench.propose(b"x")
@@ -86,8 +83,7 @@ def test_older_reply_does_not_lower_match_index() -> None:
 
 def test_next_and_match_index_are_reinitialized_after_election() -> None:
     """Volatile state on leaders: (Reinitialized after election)."""
-    bench = Bench(1, 1)
-    bench.lead()
+    bench = Bench(1, 1).lead()
     bench.matched(TWO, bench.appends(TWO)[0])
     assert bench.about.followers[0].match == 3
     bench.append(term=9, previous=AT(3, 2), sender=TWO)
@@ -105,8 +101,7 @@ def test_append_contains_arguments_of_rpc() -> None:
     prevLogIndex: index of log entry immediately preceding new ones; prevLogTerm: term of prevLogIndex entry;
     leaderCommit: leader's commitIndex.
     """
-    bench = Bench(1, 2)
-    bench.lead()
+    bench = Bench(1, 2).lead()
     bench.matched(TWO, bench.appends(TWO)[0])
     bench.propose(b"x")
     (append,) = bench.appends(TWO)
@@ -122,8 +117,7 @@ def test_append_contains_arguments_of_rpc() -> None:
 
 def test_append_contains_all_entries_and_heartbeat_none() -> None:
     """entries[]: log entries to store (empty for heartbeat; may send more than one for efficiency)."""
-    bench = Bench(1, 1, 1)
-    bench.lead()
+    bench = Bench(1, 1, 1).lead()
     (append,) = bench.appends(TWO)
     bench.refused(TWO, append, hint=1)
     (batch,) = bench.appends(TWO)
@@ -149,8 +143,7 @@ def test_append_reply_contains_term_and_success() -> None:
     assert bench.append(term=2, previous=AT(1, 1)).success
     assert not bench.append(term=2, previous=AT(1, 2)).success
     assert bench.append(term=1).term == 2
-    leader = Bench(1)
-    leader.lead()
+    leader = Bench(1).lead()
     leader.receive(TWO, AppendReply(term=5, success=False, next_index=1, correlation=1))
     assert (leader.about.role, leader.about.term) == (Role.FOLLOWER, 5)
 
@@ -160,8 +153,7 @@ def test_append_reply_contains_term_and_success() -> None:
 
 def test_vote_request_contains_term_candidate_and_last_entry() -> None:
     """Arguments: term, candidateId, lastLogIndex: index of candidate's last log entry, lastLogTerm: term of it."""
-    bench = Bench(1, 1, 4)
-    bench.expire()
+    bench = Bench(1, 1, 4).expired()
     requests = [send.message for send in bench.all(Send) if isinstance(send.message, RequestVote)]
     assert {(request.term, request.candidate, request.last) for request in requests} == {
         (5, bench.about.server_id, AT(3, 4))
@@ -175,8 +167,7 @@ def test_vote_reply_contains_term_and_grant() -> None:
     assert (refusal.term, refusal.granted) == (7, False)
     vote = bench.request_vote(8, AT(2, 1))
     assert (vote.term, vote.granted) == (8, True)
-    candidate = Bench(1)
-    candidate.expire()
+    candidate = Bench(1).expired()
     candidate.receive(TWO, VoteReply(term=9, granted=False, correlation=1))
     assert (candidate.about.role, candidate.about.term) == (Role.FOLLOWER, 9)
 
@@ -191,8 +182,7 @@ def test_snapshot_chunk_contains_arguments_of_rpc() -> None:
     chunk is positioned in the snapshot file; data[]: raw bytes of the snapshot chunk, starting at offset; done: true if
     this is the last chunk.
     """
-    bench = Bench(1, 1, 2, term=2)
-    bench.lead()
+    bench = Bench(1, 1, 2, term=2).lead()
     (to_two,), (to_three,) = bench.appends(TWO), bench.appends(THREE)
     bench.matched(THREE, to_three)
     bench.step(SnapshotWanted(3))
@@ -226,8 +216,7 @@ def test_snapshot_reply_contains_term() -> None:
     (reply,) = (send.message for send in bench.all(Send))
     assert isinstance(reply, SnapshotReply)
     assert (reply.term, reply.correlation) == (9, 77)
-    leader = Bench(1)
-    leader.lead()
+    leader = Bench(1).lead()
     leader.receive(TWO, SnapshotReply(term=5, accepted=False, next_offset=0, installed=False, correlation=1))
     assert (leader.about.role, leader.about.term) == (Role.FOLLOWER, 5)
 

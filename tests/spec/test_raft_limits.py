@@ -20,8 +20,7 @@ OUTSIDER = 77
 
 
 def test_proposals_above_limit_busy_until_commit() -> None:
-    bench = Bench(options=replace(lan(), max_pending_proposals=2))
-    bench.lead()
+    bench = Bench(options=replace(lan(), max_pending_proposals=2)).lead()
     bench.matched(TWO, bench.appends(TWO)[0])
     for number in (1, 2, 3):
         bench.propose(b"x", proposal_id=number)
@@ -49,16 +48,14 @@ def _append_in_flight(bench: Bench) -> int:
 
 
 def test_proposal_bytes_above_limit_are_busy() -> None:
-    bench = Bench(options=replace(lan(), max_pending_bytes=200))
-    bench.lead()
+    bench = Bench(options=replace(lan(), max_pending_bytes=200)).lead()
     bench.propose(b"x" * 150, proposal_id=1)
     bench.propose(b"x" * 150, proposal_id=2)
     assert bench.all(ProposalResolved) == [ProposalResolved(proposal_id=2, outcome=Outcome.BUSY, leader=1)]
 
 
 def test_uncommitted_proposal_is_unknown_after_leadership() -> None:
-    bench = Bench()
-    bench.lead()
+    bench = Bench().lead()
     bench.propose(b"x", proposal_id=8)
     bench.append(term=5, previous=AT(1, 1))
     assert bench.all(ProposalResolved) == [ProposalResolved(proposal_id=8, outcome=Outcome.UNKNOWN)]
@@ -80,8 +77,7 @@ def test_trimmed_entries_read_back_in_order_to_apply() -> None:
 
 
 def test_trimmed_entries_read_back_for_lagging_follower() -> None:
-    bench = Bench(*[1] * 6, options=replace(lan(), tail_entries=2))
-    bench.lead()
+    bench = Bench(*[1] * 6, options=replace(lan(), tail_entries=2)).lead()
     bench.refused(TWO, bench.appends(TWO)[0], hint=3)
     (read,) = bench.all(ReadEntries)
     assert (read.first, bench.appends(TWO)) == (3, [])
@@ -96,8 +92,7 @@ def test_entries_read_back_once_while_reply_is_pending() -> None:
     Otherwise it would drop these entries, and read them again in an endless loop.
     """
     # Given a follower that lacks trimmed entries, and has confirmed the last common position
-    bench = Bench(*[1] * 6, options=replace(lan(), tail_entries=1, max_entries_per_append=1, in_flight=2))
-    bench.lead()
+    bench = Bench(*[1] * 6, options=replace(lan(), tail_entries=1, max_entries_per_append=1, in_flight=2)).lead()
     bench.refused(TWO, bench.appends(TWO)[0], hint=2)
     (read,) = bench.all(ReadEntries)
     bench.step(EntriesRead(read.request_id, 2, suffix(2, 1)))
@@ -118,8 +113,7 @@ def test_entries_read_back_once_while_reply_is_pending() -> None:
 def test_late_reply_advances_retry_of_later_request() -> None:
     """While a follower appears unreachable, the leader does not retry, and the deadline ignores pending replies."""
     # Given a follower without a timely reply to the first append, and a heartbeat in transfer to it
-    bench = Bench(1, options=replace(lan(), heartbeat_ms=300, retry_ms=100))
-    bench.lead()
+    bench = Bench(1, options=replace(lan(), heartbeat_ms=300, retry_ms=100)).lead()
     first, began_ms = bench.appends(TWO)[0], bench.now
     while bench.now < began_ms + 300:
         bench.expire()
@@ -134,8 +128,7 @@ def test_late_reply_advances_retry_of_later_request() -> None:
 
 
 def test_unmatched_entries_read_dropped() -> None:
-    bench = Bench(*[1] * 6, options=replace(lan(), tail_entries=2))
-    bench.lead()
+    bench = Bench(*[1] * 6, options=replace(lan(), tail_entries=2)).lead()
     bench.refused(TWO, bench.appends(TWO)[0], hint=3)
     (read,) = bench.all(ReadEntries)
     bench.append(term=9, previous=AT(6, 1))
@@ -162,8 +155,7 @@ def test_follower_with_slow_disk_limits_backlog() -> None:
 
 
 def test_follower_with_backlog_retried_by_heartbeat() -> None:
-    bench = Bench()
-    bench.lead()
+    bench = Bench().lead()
     bench.matched(TWO, bench.appends(TWO)[0], up_to=0)
     assert bench.appends(TWO) == []
     bench.expire()
@@ -174,8 +166,7 @@ def test_follower_with_backlog_retried_by_heartbeat() -> None:
 
 
 def test_append_reply_counts_once_by_correlation() -> None:
-    bench = Bench(1, voters=5)
-    bench.lead()
+    bench = Bench(1, voters=5).lead()
     (append,) = bench.appends(TWO)
     bench.matched(TWO, replace(append, correlation=append.correlation + 999))
     assert bench.about.followers[0].match == 0
@@ -186,8 +177,7 @@ def test_append_reply_counts_once_by_correlation() -> None:
 
 
 def test_vote_counts_once_by_correlation() -> None:
-    bench = Bench(voters=5)
-    bench.expire()
+    bench = Bench(voters=5).expired()
     request = bench.raft._role.current.correlations[TWO]  # type: ignore[union-attr] # the bench campaigns here
     for correlation in (request, request, request + 50):
         bench.receive(TWO, VoteReply(term=1, granted=True, correlation=correlation))
@@ -196,16 +186,14 @@ def test_vote_counts_once_by_correlation() -> None:
 
 
 def test_reply_beyond_request_dropped() -> None:
-    bench = Bench(1)
-    bench.lead()
+    bench = Bench(1).lead()
     bench.matched(TWO, bench.appends(TWO)[0], up_to=50)
     assert bench.about.commit_index == 0
     assert (Drop.APPEND_REPLY_BEYOND_REQUEST, 1) in bench.about.dropped
 
 
 def test_replies_of_outsiders_do_not_change_term() -> None:
-    bench = Bench(1)
-    bench.lead()
+    bench = Bench(1).lead()
     bench.receive(OUTSIDER, AppendReply(term=99, success=False, next_index=1, correlation=1))
     bench.receive(OUTSIDER, VoteReply(term=99, granted=False, correlation=1))
     assert (bench.about.term, bench.about.role) == (2, Role.LEADER)
@@ -255,8 +243,7 @@ def test_configuration_takes_effect_until_truncated() -> None:
 
 
 def test_requests_to_unresponsive_follower_are_bounded() -> None:
-    bench = Bench(voters=3)
-    bench.lead()
+    bench = Bench(voters=3).lead()
     bench.matched(THREE, bench.appends(THREE)[0])
     for _ in range(1_000):
         bench.expire()
@@ -271,8 +258,7 @@ def test_requests_to_unresponsive_follower_are_bounded() -> None:
 
 
 def test_contact_time_unknown_before_first_reply() -> None:
-    bench = Bench(voters=3)
-    bench.lead()
+    bench = Bench(voters=3).lead()
     (append,) = bench.appends(TWO)
     assert [each.contact_ms for each in bench.about.followers] == [None, None]
     bench.matched(TWO, append)
@@ -280,8 +266,7 @@ def test_contact_time_unknown_before_first_reply() -> None:
 
 
 def test_late_reply_of_slow_follower_counts() -> None:
-    bench = Bench(voters=3)
-    bench.lead()
+    bench = Bench(voters=3).lead()
     (append,) = bench.appends(TWO)
     for _ in range(6):
         bench.expire()

@@ -16,8 +16,7 @@ def sent(bench: Bench) -> list[AppendEntries]:
 
 
 def test_leader_whose_appends_are_never_sent_resigns() -> None:
-    bench = Bench(1, 1, voters=2)
-    bench.lead()
+    bench = Bench(1, 1, voters=2).lead()
     began_ms, under_way = bench.now, sent(bench)
     while bench.is_(Role.LEADER):
         for append in under_way:
@@ -29,8 +28,7 @@ def test_leader_whose_appends_are_never_sent_resigns() -> None:
 
 
 def test_unsent_append_does_not_confirm_read() -> None:
-    bench = Bench(1, voters=2)
-    bench.lead()
+    bench = Bench(1, voters=2).lead()
     (first,) = sent(bench)
     bench.matched(TWO, first)
     bench.step(ReadRequested(1))
@@ -45,8 +43,7 @@ def test_unsent_append_does_not_confirm_read() -> None:
 
 
 def test_unsent_append_makes_leader_go_back_to_missing_entries() -> None:
-    bench = Bench(1, 1, 1, voters=2)
-    bench.lead()
+    bench = Bench(1, 1, 1, voters=2).lead()
     (first,) = sent(bench)
     assert first.previous.index == 3
     bench.step(AppendNotSent(TWO, first.correlation, 1))
@@ -62,8 +59,7 @@ def test_unsent_append_makes_leader_go_back_to_missing_entries() -> None:
 
 def test_unsent_append_below_match_ends_acknowledgment() -> None:
     """A joining peer reports the loss of its log only in its join reply. Then its link withholds even heartbeats."""
-    bench = Bench(1, 1, voters=2)
-    bench.lead()
+    bench = Bench(1, 1, voters=2).lead()
     (first,) = sent(bench)
     bench.matched(TWO, first)
     bench.expire()

@@ -94,8 +94,7 @@ def test_membership_change_waits_for_checkpoint() -> None:
 
 
 def test_removal_of_one_server_is_joint_change() -> None:
-    bench = Group(1, features=ZMQ_RAFT)
-    bench.become_leader()
+    bench = Group(1, features=ZMQ_RAFT).become_leader()
     bench.change(plain(1, 2))
     bench.store(2, 3)
     found = [configuration_in(entry) for entry in bench.appended if entry.kind is EntryKind.CONFIGURATION]
@@ -103,8 +102,7 @@ def test_removal_of_one_server_is_joint_change() -> None:
 
 
 def test_leader_with_committed_joint_configuration_ends_it() -> None:
-    changing = Group(1, features=ZMQ_RAFT)
-    changing.become_leader()
+    changing = Group(1, features=ZMQ_RAFT).become_leader()
     changing.step(ChangeConfiguration(1, plain(1, 2)))
     entries = [*entries_of(1), *changing.appended]
     successor = Group(entries=entries, term=2, features=ZMQ_RAFT)
@@ -129,8 +127,7 @@ def test_follower_gets_one_request_at_a_time() -> None:
 def test_heartbeat_not_early_for_follower_with_open_request() -> None:
     """Server 2 cannot get its due heartbeat before its reply, so the other heartbeats keep their times."""
     # Given server 2 with an overdue heartbeat and without a reply, and the other servers with a later append
-    bench = Bench(1, features=ZMQ_RAFT, voters=5)
-    bench.lead()
+    bench = Bench(1, features=ZMQ_RAFT, voters=5).lead()
     options = bench.raft._replica.options
     for each, append in [(each, bench.appends(each)[0]) for each in (THREE, FOUR, FIVE)]:
         bench.matched(each, append)

@@ -72,8 +72,7 @@ def test_append_of_outsider_keeps_follower_with_its_leader(message: Message) -> 
 
 @pytest.mark.parametrize("message", PUSHED, ids=kind)
 def test_append_of_outsider_deposes_no_leader(message: Message) -> None:
-    bench = Bench(4)
-    bench.lead()
+    bench = Bench(4).lead()
     bench.receive(OUTSIDER, message)
     assert refused_without_effect(bench, ONE, 5)
     assert bench.is_(Role.LEADER)
@@ -89,8 +88,7 @@ def test_epoch_of_outsider_keeps_follower_with_its_leader(message: Message) -> N
 
 @pytest.mark.parametrize("message", ANNOUNCED, ids=kind)
 def test_epoch_of_outsider_deposes_no_leader(message: Message) -> None:
-    bench = FetchBench(4)
-    bench.lead()
+    bench = FetchBench(4).lead()
     bench.receive(OUTSIDER, message)
     assert refused_without_effect(bench, ONE, 5)
     assert bench.is_(Role.LEADER)
@@ -156,8 +154,7 @@ def test_new_server_without_configuration_follows_any_leader() -> None:
 
 def with_learner() -> Group:
     """Return server 1 as the leader of 2 and 3, with the learner 4, which has just received an append."""
-    bench = Group()
-    bench.become_leader()
+    bench = Group().become_leader()
     bench.change(plain(1, 2, 3, learners=(4,)))
     bench.store(2, 3)
     while FOUR not in bench.sent:

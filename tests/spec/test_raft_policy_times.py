@@ -61,8 +61,7 @@ def test_candidate_is_refused_until_stickiness_time_ends() -> None:
 
 
 def test_check_quorum_time_ends_leadership() -> None:
-    bench = Bench(voters=5, options=with_time("check_quorum_ms", 400))
-    bench.lead()
+    bench = Bench(voters=5, options=with_time("check_quorum_ms", 400)).lead()
     began_ms = bench.now
     while bench.is_(Role.LEADER):
         bench.expire()
@@ -70,8 +69,7 @@ def test_check_quorum_time_ends_leadership() -> None:
 
 
 def test_lease_ends_after_its_time_less_bound() -> None:
-    bench = Bench(options=with_time("lease_ms", 600, lease_clock_bound_ms=100))
-    bench.lead()
+    bench = Bench(options=with_time("lease_ms", 600, lease_clock_bound_ms=100)).lead()
     leader = bench.raft._role.as_leader
     assert leader is not None
     leader.lease.renew(bench.now)
@@ -80,8 +78,7 @@ def test_lease_ends_after_its_time_less_bound() -> None:
 
 
 def test_stall_timeout_ends_leadership() -> None:
-    bench = Bench(voters=2, options=with_time("stall_timeout_ms", 2_000))
-    bench.lead()
+    bench = Bench(voters=2, options=with_time("stall_timeout_ms", 2_000)).lead()
     for append in bench.appends(TWO):
         bench.matched(TWO, append)
     bench.fast = False
@@ -137,8 +134,7 @@ def test_contradictory_policy_times_are_rejected(policies: PolicyTimes, text: st
 
 
 def test_peer_with_shorter_lease_does_not_keep_leases() -> None:
-    bench = Bench(options=with_time("lease_ms", 600, lease_clock_bound_ms=100))
-    bench.lead()
+    bench = Bench(options=with_time("lease_ms", 600, lease_clock_bound_ms=100)).lead()
     bench.step(PeerExtensions(TWO, Extensions(lease_ms=599)))
     bench.step(PeerExtensions(THREE, Extensions(lease_ms=600)))
     assert not bench.raft._replica.keeps_leases(TWO)

@@ -26,16 +26,14 @@ def test_vote_requests_ignored_while_leader_is_in_contact() -> None:
 
 def test_leader_ignores_vote_requests() -> None:
     """Quote: "… it does not update its term or grant its vote"."""
-    bench = Bench(1)
-    bench.lead()
+    bench = Bench(1).lead()
     assert not bench.request_vote(term=9, last=AT(50, 8), sender=THREE).granted
     assert bench.is_(Role.LEADER)
 
 
 def test_leader_without_majority_replies_resigns() -> None:
     """Check-quorum: a disconnected leader must not keep its clients waiting."""
-    bench = Bench(voters=5)
-    bench.lead()
+    bench = Bench(voters=5).lead()
     bench.propose(b"x", proposal_id=5)
     began = bench.now
     while bench.is_(Role.LEADER):
@@ -48,8 +46,7 @@ def test_leader_without_majority_replies_resigns() -> None:
 
 def test_pre_vote_before_term_is_raised() -> None:
     """A server that cannot win must not disturb servers with a leader."""
-    bench = Bench(1, pre_vote=True)
-    bench.expire()
+    bench = Bench(1, pre_vote=True).expired()
     requests = [send.message for send in bench.all(Send)]
     assert requests
     assert all(isinstance(request, RequestVote) and request.pre_vote for request in requests)
@@ -71,8 +68,7 @@ def test_pre_vote_keeps_term_vote_and_timer() -> None:
 
 def test_peers_without_pre_vote_count_as_granting() -> None:
     """If they counted as denials, no election in a mixed cluster could succeed."""
-    bench = Bench(voters=3)
-    bench.expire()
+    bench = Bench(voters=3).expired()
     assert bench.about.term == 1
     assert all(isinstance(send.message, RequestVote) and not send.message.pre_vote for send in bench.all(Send))
 
@@ -90,8 +86,7 @@ def test_disconnected_server_keeps_its_term() -> None:
 
 def test_handshake_during_round_counts_peer_without_pre_vote() -> None:
     """So a mixed cluster can elect a leader as soon as its servers connect."""
-    bench = Bench(1, pre_vote=None)
-    bench.expire()
+    bench = Bench(1, pre_vote=None).expired()
     bench.step(PeerExtensions(TWO, Extensions(pre_vote=True)))
     assert bench.about.term == 1
     bench.step(PeerExtensions(THREE, NO_EXTENSIONS))
@@ -205,7 +200,6 @@ def test_end_of_leader_is_ignored(reason: str) -> None:
 
 
 def test_leader_ignores_end_of_follower() -> None:
-    bench = Bench(1, pre_vote=False)
-    bench.lead()
+    bench = Bench(1, pre_vote=False).lead()
     bench.step(PeerEnded(TWO))
     assert bench.is_(Role.LEADER)

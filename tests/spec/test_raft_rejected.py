@@ -98,8 +98,7 @@ def test_rejected_append_keeps_election_timer() -> None:
 
 
 def test_reply_to_rejected_append_confirms_nothing() -> None:
-    bench = Bench(1)
-    bench.lead()
+    bench = Bench(1).lead()
     first = bench.appends(TWO)[0]
     bench.matched(TWO, first)
     bench.step(ReadRequested(1))
@@ -117,8 +116,7 @@ def test_reply_to_rejected_append_confirms_nothing() -> None:
 
 
 def test_leader_ignores_reply_from_older_term() -> None:
-    bench = Bench(1, term=3)
-    bench.lead()
+    bench = Bench(1, term=3).lead()
     (append,) = bench.appends(TWO)
     bench.now += 500
     bench.receive(TWO, AppendReply(term=3, success=True, next_index=3, correlation=append.correlation))

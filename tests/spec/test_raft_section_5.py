@@ -35,8 +35,7 @@ def test_follower_names_leader_to_clients() -> None:
 
 def test_split_vote_ends_term_without_leader() -> None:
     """Quote: "… a split vote. In this case the term will end with no leader"."""
-    bench = Bench(voters=5)
-    bench.expire()
+    bench = Bench(voters=5).expired()
     requests = list(bench.effects)
     bench.grant(TWO)
     bench.effects = requests
@@ -51,8 +50,7 @@ def test_split_vote_ends_term_without_leader() -> None:
 
 def test_candidate_refuses_leader_of_older_term() -> None:
     """Quote: "then the candidate rejects the RPC and continues in candidate state"."""
-    bench = Bench(term=4)
-    bench.expire()
+    bench = Bench(term=4).expired()
     assert not bench.append(term=4).success
     assert bench.is_(Role.CANDIDATE)
 
@@ -89,8 +87,7 @@ def test_first_heartbeat_prevents_elections() -> None:
 
 def test_leader_begins_term_with_its_configuration() -> None:
     """The configuration is the no-op of a new term. At index 1 of an empty log it is the initial configuration."""
-    bench = Bench()
-    bench.lead()
+    bench = Bench().lead()
     (append,) = bench.appends(TWO)
     assert append.previous == ORIGIN
     assert [configuration_in(entry) for entry in append.entries] == [group(3)]
@@ -98,8 +95,7 @@ def test_leader_begins_term_with_its_configuration() -> None:
 
 def test_dead_follower_gets_heartbeats_and_catches_up() -> None:
     """Quote: "the leader retries AppendEntries RPCs indefinitely", for followers that crash or are slow."""
-    bench = Bench(voters=3)
-    bench.lead()
+    bench = Bench(voters=3).lead()
     bench.matched(TWO, bench.appends(TWO)[0])
     bench.propose(b"x")
     for _ in range(100):
@@ -119,8 +115,7 @@ def test_dead_follower_gets_heartbeats_and_catches_up() -> None:
 
 def test_follower_with_older_copy_gets_entries_again() -> None:
     """Quote: "until all followers eventually store all log entries", also after an acknowledgment by a lost disk."""
-    bench = Bench(voters=3)
-    bench.lead()
+    bench = Bench(voters=3).lead()
     bench.matched(TWO, bench.appends(TWO)[0])
     bench.propose(b"x")
     (early,) = bench.appends(TWO)
@@ -138,8 +133,7 @@ def test_follower_with_older_copy_gets_entries_again() -> None:
 
 def test_late_refusal_keeps_acknowledged_entries() -> None:
     """Lost and repeated messages: a refusal sent before the acknowledgment does not show that entries are lost."""
-    bench = Bench(voters=3)
-    bench.lead()
+    bench = Bench(voters=3).lead()
     (first,) = bench.appends(TWO)
     bench.expire()
     (heartbeat,) = bench.appends(TWO)
@@ -151,8 +145,7 @@ def test_late_refusal_keeps_acknowledged_entries() -> None:
 
 def test_leader_never_overwrites_its_entries() -> None:
     """Leader append-only: a leader never overwrites or deletes entries in its log."""
-    bench = Bench(1)
-    bench.lead()
+    bench = Bench(1).lead()
     before = bench.terms
     reply = bench.append(term=2, previous=ORIGIN, entries=entries_of(2), sender=THREE)
     assert not reply.success
@@ -194,8 +187,7 @@ def test_conflicting_term_needs_one_refusal() -> None:
 
 def test_appends_pipelined_up_to_window_then_batched() -> None:
     """For throughput, `next` advances before the replies arrive."""
-    bench = Bench(options=replace(lan(), in_flight=2))
-    bench.lead()
+    bench = Bench(options=replace(lan(), in_flight=2)).lead()
     bench.matched(TWO, bench.appends(TWO)[0])
     sent = []
     for number in range(5):
@@ -208,8 +200,7 @@ def test_appends_pipelined_up_to_window_then_batched() -> None:
 
 
 def test_message_has_limited_bytes_and_at_least_one_entry() -> None:
-    bench = Bench(options=replace(lan(), max_bytes_per_append=100, in_flight=10))
-    bench.lead()
+    bench = Bench(options=replace(lan(), max_bytes_per_append=100, in_flight=10)).lead()
     bench.matched(TWO, bench.appends(TWO)[0])
     bench.propose(b"x" * 500, b"y" * 20, b"z" * 20)
     assert [len(append.entries) for append in bench.appends(TWO)] == [1, 1, 1]
@@ -217,8 +208,7 @@ def test_message_has_limited_bytes_and_at_least_one_entry() -> None:
 
 def test_leader_counts_its_own_durable_entries() -> None:
     """An entry counts as stored on the leader only when it is durable there."""
-    bench = Bench(fast=False)
-    bench.expire()
+    bench = Bench(fast=False).expired()
     bench.persisted(bench.all(Persist)[0].number)
     bench.effects = [
         Send(TWO, RequestVote(term=1, candidate=ONE, last=ORIGIN, correlation=bench.raft._replica._correlation - 1))
@@ -233,8 +223,7 @@ def test_leader_counts_its_own_durable_entries() -> None:
 
 def test_leader_appends_before_own_disk_write() -> None:
     """The replication runs in parallel to the leader's own disk write."""
-    bench = Bench()
-    bench.lead()
+    bench = Bench().lead()
     bench.fast = False
     bench.matched(TWO, bench.appends(TWO)[0])
     bench.propose(b"x")
@@ -307,8 +296,7 @@ def test_options_without_stable_leader_refused() -> None:
 
 
 def test_single_server_elects_itself_and_commits() -> None:
-    bench = Bench(voters=1, fast=False)
-    bench.expire()
+    bench = Bench(voters=1, fast=False).expired()
     assert bench.is_(Role.CANDIDATE)
     bench.persisted(1)
     assert bench.is_(Role.LEADER)
@@ -337,8 +325,7 @@ def test_vote_is_durable_and_repeated_for_same_candidate() -> None:
 def test_commit_notice_sent_to_idle_follower() -> None:
     """Followers apply commands within milliseconds, not within a heartbeat interval."""
     # Given a commit, and no other message to send
-    bench = Bench()
-    bench.lead()
+    bench = Bench().lead()
     (append,) = bench.appends(TWO)
     bench.matched(TWO, append)
     assert bench.appends(TWO) == []
@@ -357,8 +344,7 @@ def test_commit_notice_sent_to_idle_follower() -> None:
 def test_heartbeats_to_all_followers_share_times() -> None:
     """The leader needs one timer, although a commit notice went to one follower only."""
     # Given a follower with a later heartbeat than the other
-    bench = Bench(voters=3)
-    bench.lead()
+    bench = Bench(voters=3).lead()
     bench.matched(TWO, bench.appends(TWO)[0])
     bench.expire()
     assert [len(bench.appends(each)) for each in (TWO, THREE)] == [1, 0]
@@ -371,8 +357,7 @@ def test_heartbeats_to_all_followers_share_times() -> None:
 
 def test_next_append_replaces_commit_notice() -> None:
     """Under load a separate notice would double the number of appends."""
-    bench = Bench()
-    bench.lead()
+    bench = Bench().lead()
     (append,) = bench.appends(TWO)
     bench.matched(TWO, append)
     bench.propose(b"next")
@@ -384,8 +369,7 @@ def test_next_append_replaces_commit_notice() -> None:
 
 def test_follower_caught_up_with_log_end_of_previous_reply() -> None:
     """Under load the entries of a replica never reach the end of the log, because the end moves."""
-    bench = Bench(1)
-    bench.lead()
+    bench = Bench(1).lead()
 
     def caught_up(peer: ServerId) -> int | None:
         return {each.server_id: each.caught_up_ms for each in bench.about.followers}[peer]

@@ -60,8 +60,7 @@ def test_candidate_without_committed_entry_loses(logs: tuple[list[int], list[int
 
 def test_new_leader_continues_replication_of_its_log() -> None:
     """Quote: "… before committing an entry, future leaders will attempt to finish replicating the entry"."""
-    bench = Bench(1, 1, 2)
-    bench.lead()
+    bench = Bench(1, 1, 2).lead()
     (append,) = bench.appends(TWO)
     bench.refused(TWO, append, hint=2)
     (again,) = bench.appends(TWO)
@@ -70,8 +69,7 @@ def test_new_leader_continues_replication_of_its_log() -> None:
 
 def test_older_entry_on_majority_not_committed() -> None:
     """Quote: "… cannot immediately conclude that an entry from a previous term is committed …"."""
-    bench = Bench(1, 1, options=ONE_BY_ONE)
-    bench.lead()
+    bench = Bench(1, 1, options=ONE_BY_ONE).lead()
     bench.refused(TWO, bench.appends(TWO)[0], hint=1)
     for _ in range(2):
         bench.matched(TWO, bench.appends(TWO)[0])
@@ -84,8 +82,7 @@ def test_entries_of_current_term_commit_earlier_ones() -> None:
     Quote: "once an entry from the current term has been committed in this way, then all prior entries are committed
     indirectly".
     """
-    bench = Bench(1, 1, options=ONE_BY_ONE)
-    bench.lead()
+    bench = Bench(1, 1, options=ONE_BY_ONE).lead()
     bench.refused(TWO, bench.appends(TWO)[0], hint=1)
     for _ in range(3):
         bench.matched(TWO, bench.appends(TWO)[0])
@@ -143,8 +140,7 @@ def test_late_clock_does_not_break_safety() -> None:
 
     A leader suspended during an election receives the new term with the replies, at any reading of its clock.
     """
-    bench = Bench(1)
-    bench.lead()
+    bench = Bench(1).lead()
     (append,) = bench.appends(TWO)
     bench.now += 10_000_000
     bench.refused(TWO, append, hint=1, term=5)

@@ -31,8 +31,7 @@ def test_joint_entries_replicated_to_both_configurations() -> None:
 @pytest.mark.parametrize(("old", "new"), [((1, 2, 3), (4, 5)), ((2, 3), (1, 4, 5))])
 def test_server_of_either_configuration_may_lead(old: tuple[int, ...], new: tuple[int, ...]) -> None:
     """Quote: "Any server from either configuration may serve as leader"."""
-    bench = Bench(configuration=joint(old, new), voters=5)
-    bench.lead()
+    bench = Bench(configuration=joint(old, new), voters=5).lead()
     assert bench.is_(Role.LEADER)
 
 
@@ -42,8 +41,7 @@ def test_server_of_either_configuration_may_lead(old: tuple[int, ...], new: tupl
 )
 def test_joint_election_needs_both_majorities(granting: tuple[int, ...], role: Role) -> None:
     """Quote: "Agreement (for elections …) requires separate majorities from both … configurations"."""
-    bench = Bench(configuration=joint((1, 2, 3), (4, 5, 6)), voters=6)
-    bench.expire()
+    bench = Bench(configuration=joint((1, 2, 3), (4, 5, 6)), voters=6).expired()
     bench.grant(*granting)
     assert bench.is_(role)
 
@@ -138,8 +136,7 @@ def test_new_configuration_committed_by_its_own_rules() -> None:
 
 def test_new_leader_with_joint_configuration_ends_change() -> None:
     """Quote: "If the leader crashes, a new leader may be chosen under either C_old or C_old,new"."""
-    bench = Group(term=1, configuration=joint((1, 2, 3), (1, 4, 5)), voters=5)
-    bench.lead()
+    bench = Group(term=1, configuration=joint((1, 2, 3), (1, 4, 5)), voters=5).lead()
     assert bench.configuration.is_joint
     bench.store(2, 4)
     assert bench.configuration == plain(1, 4, 5)
@@ -150,8 +147,7 @@ def test_new_leader_with_joint_configuration_ends_change() -> None:
 
 def test_new_servers_cannot_decide_alone() -> None:
     """Quote: "… C_new cannot make unilateral decisions during this period"."""
-    bench = Bench(configuration=joint((2, 3), (1, 4, 5)), voters=5)
-    bench.expire()
+    bench = Bench(configuration=joint((2, 3), (1, 4, 5)), voters=5).expired()
     bench.grant(FOUR, FIVE)
     assert bench.is_(Role.CANDIDATE)
 
@@ -171,8 +167,7 @@ def test_server_without_committed_joint_entry_not_elected() -> None:
 @pytest.mark.parametrize("granting", [(2, 3), (4, 5)])
 def test_old_and_new_servers_cannot_decide_alone(granting: tuple[int, ...]) -> None:
     """Quote: "Neither C_old nor C_new can make decisions without approval of the other"."""
-    bench = Bench(configuration=joint((1, 2, 3), (1, 4, 5)), voters=5)
-    bench.expire()
+    bench = Bench(configuration=joint((1, 2, 3), (1, 4, 5)), voters=5).expired()
     bench.grant(*granting)
     assert bench.is_(Role.CANDIDATE)
 

@@ -16,8 +16,7 @@ MINIMUM_MS = lan().election_timeout_min_ms
 
 def test_removed_leader_replicates_without_counting_itself() -> None:
     """Quote: "… it replicates log entries but does not count itself in majorities"."""
-    bench = Group()
-    bench.become_leader()
+    bench = Group().become_leader()
     bench.change(plain(2, 3))
     assert bench.configuration == plain(2, 3)
     bench.store(2)
@@ -27,8 +26,7 @@ def test_removed_leader_replicates_without_counting_itself() -> None:
 
 def test_removed_leader_resigns_after_commitment() -> None:
     """Quote: "… the leader steps down (returns to follower state) once it has committed the C_new log entry"."""
-    bench = Group()
-    bench.become_leader()
+    bench = Group().become_leader()
     bench.change(plain(2, 3))
     bench.store(2)
     bench.matched(THREE, bench.sent[THREE])
@@ -43,8 +41,7 @@ def test_removed_leader_resigns_after_commitment() -> None:
 
 def test_removed_leader_does_not_campaign() -> None:
     """Its clients can use other servers, and its vote requests would only disturb the group."""
-    bench = Group()
-    bench.become_leader()
+    bench = Group().become_leader()
     bench.change(plain(2, 3))
     bench.store(2)
     bench.matched(THREE, bench.sent[THREE])
@@ -56,8 +53,7 @@ def test_removed_leader_does_not_campaign() -> None:
 def test_removed_server_may_campaign_before_commitment() -> None:
     """Quote: "Before this point, it may be the case that only a server from C_old can be elected leader"."""
     entries = (configuration_entry(1, plain(1, 2)), configuration_entry(1, plain(2)))
-    bench = Bench(term=1, configuration=plain(1, 2), voters=2, entries=entries)
-    bench.expire()
+    bench = Bench(term=1, configuration=plain(1, 2), voters=2, entries=entries).expired()
     bench.grant(TWO)
     assert bench.is_(Role.LEADER)
 
@@ -75,8 +71,7 @@ def test_vote_request_during_leader_contact_ignored() -> None:
 
 def test_larger_term_of_removed_server_deposes_no_leader() -> None:
     """Quote: "… able to get heartbeats to its cluster, then it will not be deposed by larger term numbers"."""
-    bench = Group(voters=4)
-    bench.become_leader()
+    bench = Group(voters=4).become_leader()
     bench.change(plain(1, 2, 3))
     bench.store(2, 3)
     assert bench.answers[0].outcome is ChangeOutcome.COMMITTED
@@ -88,8 +83,7 @@ def test_larger_term_of_removed_server_deposes_no_leader() -> None:
 
 def test_removed_server_gets_its_removal_and_then_nothing() -> None:
     """A server that knows its committed removal does not campaign."""
-    bench = Group(voters=4)
-    bench.become_leader()
+    bench = Group(voters=4).become_leader()
     bench.change(plain(1, 2, 3))
     assert bench.replicated_to == [2, 3, 4]
     bench.store(4)
@@ -107,8 +101,7 @@ def test_vote_depends_on_log_not_on_membership() -> None:
 
 
 def test_votes_of_outsiders_do_not_count() -> None:
-    bench = Bench()
-    bench.expire()
+    bench = Bench().expired()
     bench.receive(FOUR, VoteReply(term=1, granted=True, correlation=bench.correlation))
     bench.receive(FIVE, VoteReply(term=9, granted=False, correlation=bench.correlation))
     assert (bench.about.role, bench.about.term) == (Role.CANDIDATE, 1)

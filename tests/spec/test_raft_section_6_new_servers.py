@@ -12,8 +12,7 @@ MINIMUM_MS = lan().election_timeout_min_ms
 
 def test_new_server_joins_as_non_voting_member() -> None:
     """Quote: "… the leader replicates log entries to them, but they are not considered for majorities"."""
-    bench = Group()
-    bench.become_leader()
+    bench = Group().become_leader()
     bench.change(plain(1, 2, 3, 4))
     assert bench.replicated_to == [2, 3, 4]
     bench.propose(b"x")
@@ -25,8 +24,7 @@ def test_new_server_joins_as_non_voting_member() -> None:
 
 def test_new_server_does_not_keep_leader_from_resigning() -> None:
     """Check-quorum counts only voters."""
-    bench = Group()
-    bench.become_leader()
+    bench = Group().become_leader()
     bench.change(plain(1, 2, 3, 4))
     for _ in range(100):
         if not bench.is_(Role.LEADER):
@@ -44,8 +42,7 @@ def test_new_server_does_not_keep_leader_from_resigning() -> None:
 
 def test_change_proceeds_when_new_servers_caught_up() -> None:
     """Quote: "Once the new servers have caught up with the rest of the cluster, the reconfiguration can proceed"."""
-    bench = Group()
-    bench.become_leader()
+    bench = Group().become_leader()
     bench.change(plain(3, 4, 5))
     bench.bring_up(4)
     assert bench.configuration == plain(1, 2, 3)
@@ -55,8 +52,7 @@ def test_change_proceeds_when_new_servers_caught_up() -> None:
 
 def test_long_catch_up_round_followed_by_another() -> None:
     """Thesis section 4.2.1: each round transfers the entries that arrived during the previous round."""
-    bench = Group()
-    bench.become_leader()
+    bench = Group().become_leader()
     bench.change(plain(1, 2, 3, 4))
     bench.pass_time(MINIMUM_MS + 1, 2, 3)
     bench.propose(b"x")
@@ -67,8 +63,7 @@ def test_long_catch_up_round_followed_by_another() -> None:
 
 
 def test_returning_empty_server_catches_up_first() -> None:
-    bench = Group()
-    bench.become_leader()
+    bench = Group().become_leader()
     bench.change(plain(1, 2))
     bench.store(2, 3)
     bench.change(plain(1, 2, 3))
@@ -82,8 +77,7 @@ def test_returning_empty_server_catches_up_first() -> None:
 
 def test_new_server_slow_in_all_rounds_refused() -> None:
     """Thesis section 4.2.1: after a limited number of rounds the change is aborted with an error."""
-    bench = Group(options=replace(lan(), catch_up_rounds=3))
-    bench.become_leader()
+    bench = Group(options=replace(lan(), catch_up_rounds=3)).become_leader()
     bench.change(plain(1, 2, 3, 4))
     for _ in range(3):
         assert bench.answers == []
@@ -107,8 +101,7 @@ def test_new_server_slow_in_all_rounds_refused() -> None:
 
 def test_unresponsive_new_server_refused() -> None:
     """Thesis section 4.2.1: an unavailable server must not block the change."""
-    bench = Group(options=replace(lan(), catch_up_stall_ms=5_000))
-    bench.become_leader()
+    bench = Group(options=replace(lan(), catch_up_stall_ms=5_000)).become_leader()
     bench.change(plain(1, 2, 3, 4))
     began = bench.now
     while not bench.answers:
@@ -127,8 +120,7 @@ def test_unresponsive_new_server_refused() -> None:
 
 def test_idle_learner_has_catch_up_time_from_request() -> None:
     """The timeout begins with the request, not with the last entry that the learner stored."""
-    bench = Group(options=replace(lan(), catch_up_stall_ms=5_000))
-    bench.become_leader()
+    bench = Group(options=replace(lan(), catch_up_stall_ms=5_000)).become_leader()
     bench.change(plain(1, 2, 3, learners=(4,)))
     bench.store(2)
     bench.pass_time(10_000, 2, 3)
@@ -142,8 +134,7 @@ def test_idle_learner_has_catch_up_time_from_request() -> None:
 
 def test_new_server_of_later_term_refused() -> None:
     """The server was a member earlier, or belongs to another cluster. It can join only with an empty log."""
-    bench = Group()
-    bench.become_leader()
+    bench = Group().become_leader()
     bench.change(plain(1, 2, 3, 4))
     while FOUR not in bench.sent:
         bench.expire()
@@ -158,8 +149,7 @@ def test_new_server_of_later_term_refused() -> None:
 
 def test_learner_gets_log_without_vote_or_campaign() -> None:
     """A learner is a non-voting member while the configuration lists it as one."""
-    bench = Group()
-    bench.become_leader()
+    bench = Group().become_leader()
     bench.change(plain(1, 2, 3, learners=(4,)))
     bench.store(2)
     assert bench.configuration.learner_ids == {FOUR}

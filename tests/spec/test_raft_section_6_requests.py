@@ -20,8 +20,7 @@ def refusals(bench: Group) -> list[ChangeRefusal | None]:
 
 def test_change_refused_before_commit_in_own_term() -> None:
     """An unfinished change of an older leader may still commit elsewhere."""
-    bench = Group()
-    bench.lead()
+    bench = Group().lead()
     bench.change(plain(1, 2))
     assert refusals(bench) == [ChangeRefusal.NO_COMMIT_IN_TERM]
     assert bench.configuration == plain(1, 2, 3)
@@ -29,8 +28,7 @@ def test_change_refused_before_commit_in_own_term() -> None:
 
 def test_change_refused_while_another_is_pending() -> None:
     """A change is pending while new servers catch up, in joint consensus, and until C_new is committed."""
-    bench = Group()
-    bench.become_leader()
+    bench = Group().become_leader()
     bench.change(plain(3, 4, 5), change_id=1)
     bench.change(plain(1, 2), change_id=2)
     bench.bring_up(4, 5)
@@ -57,8 +55,7 @@ def test_change_refused_while_another_is_pending() -> None:
     ],
 )
 def test_invalid_configuration_refused(target: Configuration, refusal: ChangeRefusal) -> None:
-    bench = Group()
-    bench.become_leader()
+    bench = Group().become_leader()
     bench.change(target)
     assert refusals(bench) == [refusal]
     assert bench.about.last.index == 1
@@ -66,8 +63,7 @@ def test_invalid_configuration_refused(target: Configuration, refusal: ChangeRef
 
 def test_change_to_current_configuration_succeeds() -> None:
     """A client that repeats its request after a lost reply gets the result without a new entry."""
-    bench = Group()
-    bench.become_leader()
+    bench = Group().become_leader()
     bench.change(plain(1, 2, 3))
     assert bench.answers[0].outcome is ChangeOutcome.COMMITTED
     assert bench.about.last.index == 1
@@ -96,15 +92,13 @@ def test_pending_change_of_resigning_leader_is_unknown() -> None:
 
 def test_single_server_change_is_not_joint() -> None:
     """Any majority before the change shares a server with any majority after it."""
-    bench = Group()
-    bench.become_leader()
+    bench = Group().become_leader()
     bench.change(plain(1, 2))
     assert bench.configuration == plain(1, 2)
 
 
 def test_protocol_without_joint_consensus_changes_one_server() -> None:
-    bench = Group(features=replace(GARLIC_FARM, joint=JointConsensus.NEVER))
-    bench.become_leader()
+    bench = Group(features=replace(GARLIC_FARM, joint=JointConsensus.NEVER)).become_leader()
     bench.change(plain(1, 2, 4), change_id=1)
     assert refusals(bench) == [ChangeRefusal.MORE_THAN_ONE_SERVER]
     bench.change(plain(1, 2), change_id=2)
@@ -116,8 +110,7 @@ def test_protocol_without_joint_consensus_changes_one_server() -> None:
 
 def test_peer_without_extension_prevents_joint_change() -> None:
     """Its server would refuse the entry, and its replication would stop."""
-    bench = Group(extended=False)
-    bench.become_leader()
+    bench = Group(extended=False).become_leader()
     bench.change(plain(1, 4, 5), change_id=1)
     bench.change(plain(1, 2, 3, learners=(4,)), change_id=2)
     assert refusals(bench) == [ChangeRefusal.MORE_THAN_ONE_SERVER, ChangeRefusal.NO_LEARNERS]
@@ -127,7 +120,6 @@ def test_peer_without_extension_prevents_joint_change() -> None:
 
 def test_protocol_without_learners_refuses_them() -> None:
     """In this protocol, observers are not part of the configuration."""
-    bench = Group(1, features=ZMQ_RAFT)
-    bench.become_leader()
+    bench = Group(1, features=ZMQ_RAFT).become_leader()
     bench.change(plain(1, 2, 3, learners=(4,)))
     assert refusals(bench) == [ChangeRefusal.NO_LEARNERS]

@@ -35,8 +35,7 @@ OURS = Extensions(pre_vote=True, transfer=True, lease_ms=1_000)
 
 def leader_bench(*, voters: int = 3, committed: bool = True, options: Options | None = None) -> Bench:
     """Return server 1 as leader of term 1; with `committed`, all servers have a committed entry of this term."""
-    bench = Bench(voters=voters, options=options)
-    bench.lead()
+    bench = Bench(voters=voters, options=options).lead()
     first = heartbeats(bench, *(number for number in range(2, voters + 1)))
     for peer, append in first.items():
         bench.step(PeerExtensions(peer, OURS))
@@ -94,8 +93,7 @@ def test_read_leaves_log_unchanged() -> None:
 
 def test_read_waits_for_commit_in_own_term() -> None:
     """Quote: "To find out, it needs to commit an entry from its term"."""
-    bench = Bench()
-    bench.lead()
+    bench = Bench().lead()
     first = heartbeats(bench, TWO)[TWO]
     bench.step(ReadRequested(1))
     assert bench.about.commit_index == 0
@@ -117,8 +115,7 @@ def test_leader_commits_no_op_at_start_of_term() -> None:
         ),
         (ZMQ_RAFT, no_op_entry(2, NoOp())),
     ):
-        bench = Bench(1, features=features)
-        bench.lead()
+        bench = Bench(1, features=features).lead()
         (append,) = bench.appends(TWO)
         assert append.entries == (first,)
 
@@ -201,8 +198,7 @@ def test_reads_above_limit_are_busy() -> None:
 
 
 def test_single_server_serves_read_immediately() -> None:
-    bench = Bench(voters=1)
-    bench.expire()
+    bench = Bench(voters=1).expired()
     assert bench.is_(Role.LEADER)
     assert ReadReady(1, 1) in bench.step(ReadRequested(1))
 
@@ -317,8 +313,7 @@ def test_transfer_to_itself_or_non_voter_refused() -> None:
 
 
 def test_transfer_in_single_server_group_refused() -> None:
-    bench = Bench(voters=1)
-    bench.expire()
+    bench = Bench(voters=1).expired()
     assert bench.step(TransferLeadership(1)) == [TransferEnded(1, TransferOutcome.NO_VOTER, ONE)]
 
 
@@ -436,8 +431,7 @@ def test_transfer_without_extension_resigns_leader() -> None:
 
 def test_accepted_proposal_reported_on_request() -> None:
     """After the report the client can wait without repeating the proposal, which may still be lost with the leader."""
-    bench = Bench(1)
-    bench.lead()
+    bench = Bench(1).lead()
     (append,) = bench.appends(TWO)
     bench.matched(TWO, append)
     bench.step(Proposed(proposal_id=7, commands=(b"x", b"y"), report_accepted=True))
@@ -453,8 +447,7 @@ def test_accepted_proposal_reported_on_request() -> None:
 
 
 def test_accepted_proposal_not_reported_by_default() -> None:
-    bench = Bench(1)
-    bench.lead()
+    bench = Bench(1).lead()
     bench.step(Proposed(proposal_id=7, commands=(b"x",)))
     assert bench.all(ProposalAccepted) == []
 
@@ -464,8 +457,7 @@ def test_refused_or_held_proposal_not_accepted() -> None:
     follower = Bench(1)
     follower.step(Proposed(proposal_id=7, commands=(b"x",), report_accepted=True))
     assert follower.all(ProposalAccepted) == []
-    bench = Bench(1)
-    bench.lead()
+    bench = Bench(1).lead()
     bench.step(TransferLeadership(1, TWO))
     bench.step(Proposed(proposal_id=8, commands=(b"x",), report_accepted=True))
     assert bench.all(ProposalAccepted) == []
@@ -479,8 +471,7 @@ def test_refused_or_held_proposal_not_accepted() -> None:
 
 
 def test_accepted_proposal_of_deposed_leader_is_unknown() -> None:
-    bench = Bench(1)
-    bench.lead()
+    bench = Bench(1).lead()
     bench.step(Proposed(proposal_id=7, commands=(b"x",), report_accepted=True))
     bench.append(9, sender=THREE)
     assert bench.all(ProposalResolved) == [ProposalResolved(proposal_id=7, outcome=Outcome.UNKNOWN)]

@@ -119,8 +119,7 @@ def test_endorsement_of_other_directory_confirms_no_read(impostor: ReplicaKey) -
 
 @IMPOSTORS
 def test_append_reply_of_other_directory_commits_nothing(impostor: ReplicaKey) -> None:
-    bench = Bench(1, own_id=ONE, configuration=configuration_of(ONE, TWO, THREE), pre_vote=None)
-    bench.expire()
+    bench = Bench(1, own_id=ONE, configuration=configuration_of(ONE, TWO, THREE), pre_vote=None).expired()
     bench.grant(TWO)
     effects = bench.grant(TWO)
     assert effects
@@ -190,8 +189,7 @@ def test_configuration_with_mixed_or_invalid_ids_refused(ids: tuple[ServerId, ..
 
 
 def test_change_to_ids_of_other_kind_refused() -> None:
-    bench = Bench(1)
-    bench.lead()
+    bench = Bench(1).lead()
     (append,) = bench.appends(2)
     bench.matched(2, append)
     bench.step(ChangeConfiguration(1, configuration_of("a", "b", "c")))

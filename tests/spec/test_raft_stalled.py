@@ -20,7 +20,7 @@ STALLED_MS = lan().stall_timeout_ms
 
 def leader_of(bench: Bench) -> Bench:
     """Return a leader of two servers with a durable first entry on both; from then on its own disk hangs."""
-    appends = [send for send in bench.lead() if isinstance(send, Send) and isinstance(send.message, AppendEntries)]
+    appends = [send for send in bench.lead().all(Send) if isinstance(send.message, AppendEntries)]
     if isinstance(bench, FetchBench):
         bench.fetch(TWO, bench.about.last)
     for append in appends:
@@ -103,8 +103,7 @@ def test_commit_extends_time_by_five_election_timeouts(kind: type[Bench]) -> Non
 
 def test_single_voter_stays_leader() -> None:
     """No other server could become the leader."""
-    bench = Bench(1, voters=1)
-    bench.expire()
+    bench = Bench(1, voters=1).expired()
     assert bench.is_(Role.LEADER)
     bench.fast = False
     bench.propose(b"x")

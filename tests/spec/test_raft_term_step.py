@@ -104,8 +104,7 @@ def test_pre_vote_of_highest_term_keeps_term() -> None:
     ids=kind,
 )
 def test_reply_of_highest_term_deposes_leader_by_one_step(reply: Message) -> None:
-    bench = Bench(5)
-    bench.lead()
+    bench = Bench(5).lead()
     (append,) = bench.appends(TWO)
     bench.receive(TWO, replace(reply, correlation=append.correlation))
     assert (bench.about.role, bench.about.term) == (Role.FOLLOWER, 6 + TERM_STEP_MAX)
@@ -116,8 +115,7 @@ def test_reply_of_highest_term_deposes_leader_by_one_step(reply: Message) -> Non
 def test_announcement_reply_of_highest_epoch_raises_one_step(
     reply: type[BeginQuorumEpochReply | EndQuorumEpochReply],
 ) -> None:
-    bench = FetchBench(5)
-    bench.lead()
+    bench = FetchBench(5).lead()
     bench.receive(TWO, reply(term=FAR, leader=THREE, correlation=1))
     assert (bench.about.role, bench.about.term, bench.about.leader) == (Role.FOLLOWER, 6 + TERM_STEP_MAX, None)
 
@@ -131,8 +129,7 @@ def test_fetch_reply_of_highest_epoch_raises_one_step(error: RefusalReason | Non
 
 
 def test_refused_candidate_raises_one_step_and_retries() -> None:
-    bench = Bench(5)
-    bench.expire()
+    bench = Bench(5).expired()
     bench.grant(TWO, granted=False, term=FAR)
     assert (bench.about.role, bench.about.term) == (Role.FOLLOWER, 6 + TERM_STEP_MAX)
     bench.expire()
@@ -175,8 +172,7 @@ def test_server_at_epoch_0_adopts_epoch_of_leader() -> None:
     announced = FetchBench()
     assert announced.begin(TWO, 2**40).error is None
     assert announced.about.term == 2**40
-    fetching = FetchBench()
-    fetching.expire()
+    fetching = FetchBench().expired()
     target, fetch = next(iter(fetching.fetches.items()))
     fetching.reply(fetch, suffix(1, 2**40), term=2**40, sender=target, leader=target)
     assert (fetching.about.term, fetching.terms) == (2**40, [2**40])
@@ -189,8 +185,7 @@ def test_server_at_term_0_limits_candidate_to_one_step() -> None:
 
 
 def test_server_at_last_term_never_campaigns() -> None:
-    bench = Bench(5, term=MAX_NUMBER)
-    bench.expire()
+    bench = Bench(5, term=MAX_NUMBER).expired()
     assert (bench.about.role, bench.about.term, bench.all(Send)) == (Role.FOLLOWER, MAX_NUMBER, [])
     assert bench.append(MAX_NUMBER, AT(1, 5)).success
     bench.receive(TWO, TimeoutNow(MAX_NUMBER, TWO, 1))
@@ -199,19 +194,16 @@ def test_server_at_last_term_never_campaigns() -> None:
 
 @pytest.mark.parametrize("last", [2**31 - 1, 2**53 - 1])
 def test_server_at_last_term_of_protocol_never_campaigns(last: int) -> None:
-    bench = Bench(5, term=last, options=replace(lan(), max_term=last))
-    bench.expire()
+    bench = Bench(5, term=last, options=replace(lan(), max_term=last)).expired()
     bench.receive(TWO, TimeoutNow(last, TWO, 1))
     assert (bench.about.role, bench.about.term, bench.all(RequestVote)) == (Role.FOLLOWER, last, [])
 
 
 def test_server_before_last_term_leads_last_term() -> None:
-    bench = Bench(5, term=MAX_NUMBER - 1)
-    bench.lead()
+    bench = Bench(5, term=MAX_NUMBER - 1).lead()
     assert bench.about.term == MAX_NUMBER
 
 
 def test_server_at_last_term_sends_no_pre_vote() -> None:
-    bench = Bench(5, term=MAX_NUMBER, pre_vote=True)
-    bench.expire()
+    bench = Bench(5, term=MAX_NUMBER, pre_vote=True).expired()
     assert bench.all(Send) == []

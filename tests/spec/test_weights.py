@@ -28,9 +28,7 @@ MARGIN = FarmTuning().cost_margin
 
 def two_leaves(load: float = 0.4) -> Log:
     """Return a farm of two idle, healthy servers. By default 40 % of a leaf's bandwidth is used, a load of 20."""
-    log = Log()
-    log.append(*(report(each, destinations=(leaf(f"leaf{each:02}", load=load),)) for each in (1, 2)))
-    return log
+    return Log(*(report(each, destinations=(leaf(f"leaf{each:02}", load=load),)) for each in (1, 2)))
 
 
 def run_with_reports(log: Log, after_ms: int, load: float = 0.4) -> None:
@@ -135,8 +133,7 @@ def test_operator_factors_are_limited() -> None:
 
 
 def test_unhealthy_leaf_never_cheaper_than_healthy_one() -> None:
-    log = Log()
-    log.append(
+    log = Log(
         report(1, destinations=(leaf("leaf01", load=1), leaf("leaf03", healthy=False), leaf("leaf04", healthy=False))),
         CostFactor(ONE, 10),
         CostFactor(hash_of("leaf03"), 0.1),

@@ -20,8 +20,7 @@ NODE_IDS = {1: b"node-ccc", 2: b"node-bbb", 3: b"node-aaa"}
 
 def farm_of_three(*last_reports: Report, published: bool = True) -> Log:
     """Return a log of servers 1, 2 and 3 with a leaf each and a publication of server 1, up to the last reports."""
-    log = Log()
-    log.append(*(report(server_id) for server_id in (1, 2, 3)))
+    log = Log(*(report(server_id) for server_id in (1, 2, 3)))
     log.clock(OUTAGE_MS)
     log.append(*(report(server_id, BASE_MS + OUTAGE_MS) for server_id in (1, 2, 3)), *last_reports)
     if published:
@@ -133,8 +132,7 @@ def test_exclusions_and_cost_factors_stay_in_effect() -> None:
 
 
 def test_publication_without_entries_is_not_planned() -> None:
-    log = Log()
-    log.append(*(report(each, destinations=()) for each in (1, 2, 3)))
+    log = Log(*(report(each, destinations=()) for each in (1, 2, 3)))
     log.clock(OUTAGE_MS)
     assert plan(log, report(3, destinations=())) is None
     all_unhealthy = report(3, destinations=(leaf("leaf03", healthy=False),))

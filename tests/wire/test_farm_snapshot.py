@@ -126,8 +126,7 @@ def in_first_format(log: Log) -> bytes:
 
 
 async def test_snapshot_of_first_format_is_read() -> None:
-    log = Log()
-    log.append(report(1), report(2, masters=()))
+    log = Log(report(1), report(2, masters=()))
     log.clock(30_000)
     back = await decode_farm(chunks(in_first_format(log)))
     assert back.farm == log.farm.state
