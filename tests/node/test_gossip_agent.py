@@ -43,7 +43,8 @@ BROADCAST = Address("127.255.255.255", 7946)
 
 @in_simulated_time
 async def test_join_with_token_makes_members_see_each_other() -> None:
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         seed = await farm.start(keyring=None, insecure=True)
         alice = await farm.start(seed, keyring=None, insecure=True)
         await until_all_see_all([seed, alice])
@@ -135,7 +136,8 @@ async def test_other_farm_in_broadcast_domain_is_ignored_but_counted() -> None:
 
 @in_simulated_time
 async def test_other_message_by_broadcast_is_dropped() -> None:
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         agent = await farm.start(broadcast=BROADCAST)
         network.deliver(bytes([Code.JOIN_REQ]) + b"rubbish", Address("127.0.0.9", 1), BROADCAST)
         await until_counted(agent, Loss.MISPLACED)
@@ -143,7 +145,8 @@ async def test_other_message_by_broadcast_is_dropped() -> None:
 
 @in_simulated_time
 async def test_seeds_by_name_are_resolved_again_until_found() -> None:
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         seed = await farm.start(bind=Address("127.0.0.1", 7946))
         latecomer = await farm.start(seeds=("seed.farm.example:7946",))
         await trio.sleep(120)
@@ -163,7 +166,8 @@ async def test_seeds_can_be_added_to_running_agent() -> None:
 
 @in_simulated_time
 async def test_datagram_to_public_address_needs_permission() -> None:
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         agent = await farm.start()
         agent._requests.add_seeds([Address("8.8.8.8", 7946)])
         await until_counted(agent, Loss.WIDE_AREA)
@@ -192,7 +196,8 @@ async def test_malformed_or_replayed_datagrams_have_no_effect() -> None:
 
 @in_simulated_time
 async def test_join_flood_is_limited_per_source() -> None:
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         seed = await farm.start()
         flood = await farm.start(bind=Address("127.0.0.2", 0))
         codec = SecureCodec(Signer(flood.identity.key), RING, bytes(range(48)))
@@ -206,7 +211,8 @@ async def test_join_flood_is_limited_per_source() -> None:
 
 @in_simulated_time
 async def test_broadcast_flood_does_not_delay_requests() -> None:
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         agent = await farm.start(broadcast=BROADCAST)
         other = await farm.start(agent)
         await until_all_see_all([agent, other])

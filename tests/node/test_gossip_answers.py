@@ -86,7 +86,8 @@ def test_questions_cover_all_codes_with_replies() -> None:
 
 @in_simulated_time
 async def test_replies_to_unproved_address_are_no_larger_than_request() -> None:
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         groups = await farm.start_many(4)
         await until_all_see_all(groups)
         await trio.sleep(5)
@@ -106,7 +107,8 @@ async def test_replies_to_unproved_address_are_no_larger_than_request() -> None:
 
 @in_simulated_time
 async def test_unproved_ping_is_acknowledged() -> None:
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         groups = await farm.start_many(2)
         await until_all_see_all(groups)
         question = ping(groups[0], Payload((), 8, 1, keys_digest=RING.digest))

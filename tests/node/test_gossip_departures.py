@@ -59,7 +59,8 @@ async def three_members(farm: Farm) -> list[Group]:
 @in_simulated_time
 async def test_forged_departure_is_dropped(proof: str) -> None:
     # Given three members, and an attacker with a copy of the key
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         witness, victim, _ = await three_members(farm)
         attacker = Attacker(network)
         now = victim.info.incarnation
@@ -88,7 +89,8 @@ async def test_forged_departure_is_dropped(proof: str) -> None:
 @in_simulated_time
 async def test_signed_departure_reaches_member_that_missed_it() -> None:
     # Given a member, isolated during the departure of another member
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         witness, leaver, away = await three_members(farm)
         network.cut_off.add(away.info.address)
         await leaver.leave()
@@ -103,7 +105,8 @@ async def test_signed_departure_reaches_member_that_missed_it() -> None:
 @in_simulated_time
 async def test_replayed_departure_of_returned_member_is_ignored() -> None:
     # Given a member that left once, and an attacker with its signed Leave
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         witness, member, _ = await three_members(farm)
         attacker = Attacker(network)
         before = member.info

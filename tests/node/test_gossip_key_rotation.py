@@ -179,7 +179,8 @@ async def test_rotation_over_real_sockets_with_loss_keeps_members() -> None:
 
 @in_simulated_time
 async def test_isolated_member_catches_up_with_rotation() -> None:
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         agents = await farm.start_many(4)
         await until_all_see_all(agents)
         *others, isolated = agents
@@ -207,7 +208,8 @@ async def test_joiner_with_replaced_key_receives_new_key() -> None:
 
 @in_simulated_time
 async def test_joiner_with_retired_key_raises_one_alarm() -> None:
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         seed = await farm.start()
         await _rotate(seed)
         late = await farm.start(seed)
@@ -347,7 +349,8 @@ async def test_old_key_stays_until_all_members_stored_new_key() -> None:
 
 @in_simulated_time
 async def test_next_step_waits_for_all_members_unless_forced() -> None:
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         agents = await farm.start_many(3)
         await until_all_see_all(agents)
         manager = KeyManager(agents[0])

@@ -76,7 +76,8 @@ async def test_keyring_update_without_permission_is_dropped() -> None:
 
 @in_simulated_time
 async def test_replayed_keyring_update_is_ignored() -> None:
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         agents = await farm.start_many(2)
         await until_all_see_all(agents)
         first = sign_keys(rotated(agents[0], b"1" * 32), agents[0].identity.key)
@@ -98,7 +99,8 @@ async def test_replayed_keyring_update_is_ignored() -> None:
 @in_simulated_time
 async def test_member_isolated_during_rotation_receives_ring_in_box() -> None:
     # Given a member that does not receive datagrams while the others rotate
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         agents = await farm.start_many(3)
         await until_all_see_all(agents)
         isolated = agents[2]

@@ -55,7 +55,8 @@ def footprint(agent: Group) -> tuple[int, ...]:
 
 @in_simulated_time
 async def test_spoofed_join_gets_smaller_reply_without_state() -> None:
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         seed = await farm.start()
         before = footprint(seed)
         requests = [unknown_join() for _ in range(200)]
@@ -73,7 +74,8 @@ async def test_spoofed_join_gets_smaller_reply_without_state() -> None:
 @in_simulated_time
 async def test_replayed_datagrams_do_not_affect_restarted_member() -> None:
     """A restarted node starts without replay windows, so a second copy of a datagram must be harmless."""
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         seed, alice, boris = await farm.start_many(3)
         await until_all_see_all([seed, alice, boris])
         alice.set_metadata(b"old words")
@@ -168,7 +170,8 @@ def foreign_version_alarms(agent: Group) -> list[Alarm]:
 
 @in_simulated_time
 async def test_foreign_version_raises_alarm_until_it_stops() -> None:
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         agent = await farm.start(broadcast=BROADCAST)
         for _ in range(3):
             of_another_version(Address("127.0.0.9", 7946), network, agent.info.address)
@@ -188,7 +191,8 @@ async def test_foreign_version_raises_alarm_until_it_stops() -> None:
 
 @in_simulated_time
 async def test_foreign_version_flood_raises_few_alarms() -> None:
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         agent = await farm.start()
         for number in range(200):
             of_another_version(Address(f"127.1.0.{number}", 7946), network, agent.info.address)

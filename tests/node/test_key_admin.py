@@ -51,7 +51,8 @@ def all_alive(view: FarmView) -> FarmView:
 async def staged(directory: Path) -> AsyncIterator[Stage]:
     farm_key = new_farm_key(2)
     save_farm_key(directory / "farm.key", farm_key)
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         agents = await farm.start_many(2, keyring=farm_key.key_ring)
         agents[1].set_metadata(encode_metadata(NodeMetadata(cluster="farm", name="boris", role=RoleHint.ELIGIBLE)))
         await until_all_see_all(agents)

@@ -77,7 +77,8 @@ async def replace_all(agents: list[Group]) -> None:
 @in_simulated_time
 async def test_copied_key_opens_nothing_after_replacement() -> None:
     # Given: a farm whose datagrams are recorded by the holder of a copied key.
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         agents = await farm.start_many(3)
         await until_all_see_all(agents)
         names = [agent.node_id for agent in agents]
@@ -96,7 +97,8 @@ async def test_copied_key_opens_nothing_after_replacement() -> None:
 @in_simulated_time
 async def test_copied_key_follows_rotation() -> None:
     """`keys rotate` does not help against a copied key file: it sends the next key encrypted with the present key."""
-    async with running_farm(network := MemoryNetwork()) as farm:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
         agents = await farm.start_many(3)
         await until_all_see_all(agents)
         room = KeyManager(agents[0])
