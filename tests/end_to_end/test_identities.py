@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from bridge.api.control import IdentityView, SubmitOutcome
-from bridge.api.control_routes import KEYS_REPLACE
+from bridge.api.control_routes import KEYS_REPLACE, NODES
 from bridge.api.requests import ReplaceKeysRequest
 from bridge.api.view import RaftRole
 from bridge.node.control.client import ControlClient
@@ -23,7 +23,7 @@ from tests.end_to_end.test_membership import add_node
 
 def nodes(node: Node) -> dict[str, IdentityView]:
     """Return the rows of `garlicfarm node list`, by id."""
-    return {each.id: each for each in node.ask(ControlClient.nodes).nodes}
+    return {each.id: each for each in node.ask(lambda client: client.call(NODES)).nodes}
 
 
 def voters(node: Node) -> set[int]:

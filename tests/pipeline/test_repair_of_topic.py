@@ -64,7 +64,7 @@ def topic(first: int = 0, end: int = 26, cluster: str = two_days().cluster_id) -
     def loaded(**options: str) -> Any:
         begin, stop = (json.loads(options[each])["farm-log"]["0"] for each in ("startingOffsets", "endingOffsets"))
         assert first <= begin <= stop <= end
-        headers = [{"key": "term", "value": b"1"}]
+        headers: list[dict[str, object]] = [{"key": "term", "value": b"1"}]
         found = [
             (each["index"] - 1, each["value"].encode(), each["logTimeMs"], headers)
             for each in ENTRIES

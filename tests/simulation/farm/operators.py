@@ -22,7 +22,7 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.api.control import IdentityView, SubmitOutcome
-from bridge.api.control_routes import INVITATIONS_NEW, KEYS_EXPORT, KEYS_REPLACE, LOG_TIME, NODES_APPROVE
+from bridge.api.control_routes import INVITATIONS_NEW, KEYS_EXPORT, KEYS_REPLACE, LOG_TIME, NODES, NODES_APPROVE
 from bridge.api.requests import (
     ClientOrder,
     CommandRequest,
@@ -205,7 +205,7 @@ class Operator:
         returned = CommandRequest(removal=RemovalOrder(name, removed=False))
 
         async def allow(client: ControlClient) -> None:
-            if name not in _servers((await client.nodes()).nodes):
+            if name not in _servers((await client.call(NODES)).nodes):
                 await client.command(returned)
                 raise ControlError(f"{name} is not a server yet")
 
@@ -248,7 +248,7 @@ class Operator:
         async def approve(client: ControlClient) -> None:
             async with self._world.control(name) as own:
                 node_id = (await own.view()).node.node_id
-            known = {each.id: each for each in (await client.nodes()).nodes}
+            known = {each.id: each for each in (await client.call(NODES)).nodes}
             if node_id not in known:
                 raise ControlError(f"{name} is unknown")
             if known[node_id].raft_id is None:
@@ -258,7 +258,7 @@ class Operator:
 
     async def _evict(self, name: str) -> None:
         async def evict(client: ControlClient) -> None:
-            known = [each for each in (await client.nodes()).nodes if each.name == name]
+            known = [each for each in (await client.call(NODES)).nodes if each.name == name]
             for each in known:
                 if each.standing != "evicted" and not (await client.evict_node(each.id)).keys_replaced:
                     self.wrong.append(f"the eviction of {name} does not replace the keys")
@@ -513,7 +513,7 @@ class Operator:
             known = await client.cluster()
             if known.raft_id is None or known.raft_id != known.leader_id:
                 raise ControlError("it does not lead")
-            nodes = (await client.nodes()).nodes
+            nodes = (await client.call(NODES)).nodes
             if old := [each.id for each in nodes if each.server_role in SERVING and each.standing != "member"]:
                 raise ControlError(f"{old} are still servers")
             servers, wanted = _servers(nodes), self._world.members.keys() | self.joining
