@@ -19,7 +19,7 @@ it. If the node moved and another setting still has the old address, the next st
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from ipaddress import ip_address
 from typing import Any, Final, TypeVar
 
@@ -63,23 +63,29 @@ class AddressChangedError(Exception):
         self.configuration = configuration
 
 
-@dataclass(slots=True, eq=False)
 class AddressWatch:
     """The watch of one node. `written` is the operator's configuration, before the node moved for the first time."""
 
-    configuration: NodeConfiguration
-    written: NodeConfiguration
-    alarms: Alarms
-    network: Network = field(default_factory=Network)
-    _used: Mapping[str, Address] | None = field(default=None, init=False)
-    """Addresses by setting; None before the first look."""
-    _missed: int = field(default=0, init=False)
+    def __init__(
+        self,
+        configuration: NodeConfiguration,
+        written: NodeConfiguration,
+        alarms: Alarms,
+        network: Network | None = None,
+    ) -> None:
+        self._configuration = configuration
+        self._written = written
+        self._alarms = alarms
+        self._network = network or Network()
+        self._used: Mapping[str, Address] | None = None
+        """Addresses by setting; None before the first look."""
+        self._missed = 0
 
     async def run(self) -> None:
         """Look until canceled; raise `AddressChangedError`."""
         while True:
             with suppress(OSError):  # If no descriptor is free for the query, the next check reads the addresses.
-                self.check(await trio.to_thread.run_sync(self.network.interfaces))
+                self.check(await trio.to_thread.run_sync(self._network.interfaces))
             await sleep_to_tick(LOOK_EVERY_S)
 
     def check(self, interfaces: Sequence[LanInterface]) -> None:
@@ -91,29 +97,29 @@ class AddressWatch:
         missing = {setting: address for setting, address in self._used.items() if address.host not in present}
         self._missed = self._missed + 1 if missing else 0
         if not missing:
-            self.alarms.clear(ADDRESS_GONE)
+            self._alarms.clear(ADDRESS_GONE)
         elif self._missed >= LOOKS:
             self._follow(missing, interfaces)
 
     def _own(self, present: Collection[str]) -> dict[str, Address]:
         """Return the addresses in use that this machine has; a forwarded address is not one of them."""
-        chosen = None if self.configuration.gossip is None else self.configuration.gossip.chosen
+        chosen = None if self._configuration.gossip is None else self._configuration.gossip.chosen
         own = {*present} if chosen is None else {*present, chosen.host}
         return {
             setting: address
-            for setting, address in addresses_of(self.configuration).items()
+            for setting, address in addresses_of(self._configuration).items()
             if address.host in own and not _is_everywhere(address.host)
         }
 
     def _follow(self, missing: Mapping[str, Address], interfaces: Sequence[LanInterface]) -> None:
-        chosen = None if self.configuration.gossip is None else self.configuration.gossip.chosen
+        chosen = None if self._configuration.gossip is None else self._configuration.gossip.chosen
         if chosen is None or chosen.host not in {address.host for address in missing.values()}:
             self._show_missing(missing, interfaces)
             return
         try:
-            new = choose_address(Network(lambda: list(interfaces), self.network.route_host))
+            new = choose_address(Network(lambda: list(interfaces), self._network.route_host))
         except NoAddressError as error:
-            self.alarms.set(
+            self._alarms.set(
                 ADDRESS_GONE, f"{_lost(chosen.host, interfaces)}, which this node uses; {error}", WAIT_ACTION
             )
             return
@@ -121,20 +127,20 @@ class AddressWatch:
             text = (
                 f"{_lost(chosen.host, interfaces)}, which this node uses; the remaining address is {new.host} of {new}"
             )
-            self.alarms.set(ADDRESS_GONE, text, f"{WAIT_ACTION}; to use {new.host} instead, restart the node")
+            self._alarms.set(ADDRESS_GONE, text, f"{WAIT_ACTION}; to use {new.host} instead, restart the node")
             return
-        raise AddressChangedError(chosen.host, new, moved(self.configuration, new))
+        raise AddressChangedError(chosen.host, new, moved(self._configuration, new))
 
     def _show_missing(self, missing: Mapping[str, Address], interfaces: Sequence[LanInterface]) -> None:
         settings = " and ".join(f"{setting} = {endpoint(address)}" for setting, address in sorted(missing.items()))
         host = next(iter(missing.values())).host
         try:
-            now = choose_address(Network(lambda: list(interfaces), self.network.route_host)).host
+            now = choose_address(Network(lambda: list(interfaces), self._network.route_host)).host
         except NoAddressError:
             now = None
         has = "" if now is None else f"; it has {now} now"
         other = "another address of this machine" if now is None else now
-        self.alarms.set(
+        self._alarms.set(
             ADDRESS_GONE,
             f"{_lost(host, interfaces)}{has}. This node cannot be reached at {settings}",
             f"give the address back to this machine (interface, lease); or write {other} into the settings named, and"
@@ -142,21 +148,21 @@ class AddressWatch:
         )
 
     def _show_outdated(self, present: Collection[str]) -> None:
-        now = addresses_of(self.configuration)
+        now = addresses_of(self._configuration)
         old = {
             setting: address
-            for setting, address in addresses_of(self.written).items()
-            if setting in named_settings(self.written) and now.get(setting) != address and address.host not in present
+            for setting, address in addresses_of(self._written).items()
+            if setting in named_settings(self._written) and now.get(setting) != address and address.host not in present
         }
         if not old:
-            self.alarms.clear(ADDRESS_OUTDATED)
+            self._alarms.clear(ADDRESS_OUTDATED)
             return
         changed = "; ".join(
             f"{setting} = {endpoint(address)}, and this node uses {endpoint(now[setting])}"
             for setting, address in sorted(old.items())
             if setting in now
         )
-        self.alarms.set(
+        self._alarms.set(
             ADDRESS_OUTDATED,
             f"this machine has another address than the configuration names: {changed}",
         )
