@@ -182,7 +182,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 def _is_used(event: str, data: dict[str, Any]) -> bool:
     """Return False for the start and end of a test, and for its setup and teardown if they passed."""
     if event == "testreport":
-        report = data["data"]
+        report: dict[str, object] = data["data"]
         return report["when"] == "call" or report["outcome"] != "passed"
     return event not in {"logstart", "logfinish"}
 

@@ -1,7 +1,7 @@
-"""Cheaper tables of delta-rs: it needs 5 ms of processor time to create or to open one, and a test opens up to 500.
+"""Cheaper tables: delta-rs needs 5 ms of processor time to create or to open one, and a test opens up to 500.
 
-Only the first commit of delta-rs is a copy. The pipeline's own code makes the directory, and syncs it. Objects that
-only read share a table until its log changes.
+Only the first commit of delta-rs is a copy. The pipeline's own code makes the directory, and syncs it. In modules that
+use `shared_tables`, objects that only read share a table until its log changes.
 """
 
 from collections.abc import Iterator
@@ -39,8 +39,8 @@ def state_of(log: Path) -> State:
     return frozenset((name, found.st_ino, found.st_size, found.st_mtime_ns) for name, found in files)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _shared_tables() -> Iterator[None]:
+@pytest.fixture(scope="module")
+def shared_tables() -> Iterator[None]:
     """Open each state of a table once; `make soak` runs the real function."""
     open_table, known = delta._opened, dict[Path, tuple[State, DeltaTable]]()
 

@@ -34,6 +34,7 @@ from tests.pipeline.farm_log_server import MadeUpLog, serve_log, two_days
 from tests.pipeline.made_tables import gold_rows, tables_of, write_batch
 from tests.pipeline.test_trace_tables import event
 
+pytestmark = pytest.mark.usefixtures("shared_tables")
 RECORD = "batches-log.json"
 BATCHES = ((1, 7), (8, 9), (10, 16), (17, 26))
 NOT_IN_TOPIC = {5, 10}
