@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 from msgspec import Struct, field
 
 from bridge.api.control import (
+    CheckedAnswer,
     ClusterAnswer,
     CommandAnswer,
     ConfirmedAnswer,
@@ -131,6 +132,8 @@ _PAGE: Final = {"from": 1, "limit": PAGE_DEFAULT, "wait": 0}
 _CHECK: Final = {"check": 0}
 _NODE: Final = {"body": NodeRequest, "numbers": _CHECK}
 _KEY: Final = {"body": KeyRequest}
+_REPLACEMENT: Final = {"body": ReplaceKeysRequest, "empty": b"{}"}
+# Orders on keys have separate paths for checks: earlier versions ignore a query there, and would execute the order.
 
 # -- the farm, its log, the node ---------------------------------------------------------------------------------------
 
@@ -240,9 +243,10 @@ KEYS_REPLACE: Final = _post(
     "replace all gossip keys without an eviction; a node that does not lead takes over leadership first. 409 `left-out`"
     " names members with unknown public"
     " keys, unless forced",
-    body=ReplaceKeysRequest,
-    empty=b"{}",
-    numbers=_CHECK,
+    **_REPLACEMENT,
+)
+KEYS_REPLACE_CHECK: Final = _post(
+    "/v1/keys/replace/check", CheckedAnswer, "check an order of `/v1/keys/replace`, without an effect", **_REPLACEMENT
 )
 BACKUP: Final = _post(
     "/v1/backup", Struct, "a backup, without keys, hard state and identity", content="the file's bytes"
@@ -271,8 +275,9 @@ KEYS: Final = _get(
 )
 KEYS_INSTALL: Final = _post("/v1/keys/install", KeyAnswer, "install a new key: every member opens datagrams with it")
 KEYS_USE: Final = _post("/v1/keys/use", KeyAnswer, "seal with a key; 409 if members would be cut off", **_KEY)
-KEYS_REMOVE: Final = _post(
-    "/v1/keys/remove", KeyAnswer, "refuse a key; 409 if members would be cut off", numbers=_CHECK, **_KEY
+KEYS_REMOVE: Final = _post("/v1/keys/remove", KeyAnswer, "refuse a key; 409 if members would be cut off", **_KEY)
+KEYS_REMOVE_CHECK: Final = _post(
+    "/v1/keys/remove/check", CheckedAnswer, "check an order of `/v1/keys/remove`, without an effect", **_KEY
 )
 KEYS_EXPORT: Final = _post(
     "/v1/keys/export",

@@ -9,6 +9,7 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
+from bridge.api.control_routes import KEYS_REMOVE_CHECK
 from bridge.cli.main import cli
 from bridge.node.control.farm_admin import FarmAdmin
 from bridge.node.control.routes import Answer, Handlers, Request, Routes
@@ -127,6 +128,17 @@ def test_refused_removal_does_not_prompt(farm: FakeKeys, keys: Callable[..., Res
     keys("use", keys("install").stdout.split()[1])
     assert "[y/N]" in keys("remove", old).output
     assert farm.steps == ["install", "use"]
+
+
+def test_removal_at_earlier_version_waits_for_the_prompt(tmp_path: Path) -> None:
+    """An earlier version does not have the path of the check."""
+    farm = FakeKeys()
+    old, handlers = primary_of(farm), {**handlers_of(farm)}
+    del handlers[KEYS_REMOVE_CHECK]
+    with served(tmp_path / "old.sock", handlers):
+        done = CliRunner().invoke(cli, ["keys", "remove", old, "--node", str(tmp_path / "old.sock")], input="n\n")
+    assert "[y/N]" in done.output
+    assert farm.steps == []
 
 
 def test_rotate_reports_steps_up_to_key_file(farm: FakeKeys, keys: Callable[..., Result]) -> None:

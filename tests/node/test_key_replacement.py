@@ -14,7 +14,7 @@ import trio
 from msgspec.structs import replace
 
 from bridge.api.control import Refused
-from bridge.api.control_routes import KEYS_REPLACE
+from bridge.api.control_routes import KEYS_REPLACE, KEYS_REPLACE_CHECK, Route
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.records import KeyReplacement
 from bridge.core.membership.admission import Admitted
@@ -187,10 +187,10 @@ class Leader:
     async def read_barrier(self) -> int:
         return await self.wait_applied(9)
 
-    async def replace_keys(self, body: bytes = b"{}", *, check: int = 0) -> dict[str, Any]:
-        request = Request("POST", KEYS_REPLACE.path, body)
-        call = Call(request, "", {"check": check}, body_of(KEYS_REPLACE, body))
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await self.admin.handlers[KEYS_REPLACE](call)))
+    async def replace_keys(self, body: bytes = b"{}", route: Route[Any] = KEYS_REPLACE) -> dict[str, Any]:
+        request = Request("POST", route.path, body)
+        call = Call(request, "", {}, body_of(route, body))
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await self.admin.handlers[route](call)))
         return found
 
 
@@ -214,10 +214,10 @@ async def test_member_without_public_key_is_left_out_only_by_force() -> None:
     admitted = {**leader.state.admitted, 3: Admitted(identity(3), "node-3")}
     leader.state = replace(leader.state, admitted=admitted)
     with pytest.raises(Refused, match=r"1 of 3 members would not get a key.*: node-3\. Start them once"):
-        await leader.replace_keys(check=1)
+        await leader.replace_keys(route=KEYS_REPLACE_CHECK)
     with pytest.raises(Refused, match=r"1 of 3 members would not get a key.*: node-3\. Start them once"):
         await leader.replace_keys()
-    await leader.replace_keys(b'{"force": true}', check=1)
+    await leader.replace_keys(b'{"force": true}', KEYS_REPLACE_CHECK)
     assert leader.proposed == []
     reply = await leader.replace_keys(b'{"force": true}')
     assert (reply["sealedFor"], reply["leftOut"]) == (2, ["node-3"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from bridge.api.control import FarmKeyState, FarmKeyView, KeyAnswer, KeysAnswer
-from bridge.api.control_routes import KEYS, KEYS_EXPORT, KEYS_REMOVE, KEYS_REPLACE
+from bridge.api.control_routes import KEYS, KEYS_EXPORT, KEYS_REMOVE_CHECK, KEYS_REPLACE, KEYS_REPLACE_CHECK
 from bridge.api.outputs import (
     CurveKeyOutput,
     KafkaUserOutput,
@@ -305,7 +305,7 @@ def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool)
     KEY is the id of an installed key that is not in use. A removed key cannot be installed again.
     """
     ask, question = partial(query_node, node), f"Remove key {key}, so that every member refuses it permanently?"
-    confirm_checked(ask, KEYS_REMOVE, KeyRequest(key, force), question, yes=yes)
+    confirm_checked(ask, KEYS_REMOVE_CHECK, KeyRequest(key, force), question, yes=yes)
     ask(lambda client: client.remove_key(key, force=force))
     end_with_json(KeyAnswer(key), as_json=as_json)
     echo(f"Key {key} is removed: a node that has only this one is refused, and raises the alarm key-retired.")
@@ -367,7 +367,7 @@ def replace_keys(nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: boo
     """
     ask, order = partial(query_leader, nodes), ReplaceKeysRequest(force)
     question = "Replace all keys of the farm, and so invalidate the key files on its nodes?"
-    confirm_checked(ask, KEYS_REPLACE, order, question, yes=yes)
+    confirm_checked(ask, KEYS_REPLACE_CHECK, order, question, yes=yes)
     done = ask(lambda client: client.call(KEYS_REPLACE, order))
     end_with_json(done, as_json=as_json)
     echo(f"The farm's keys are replaced (era {done.era}); the new key is sealed for {done.sealed_for} nodes.")

@@ -97,6 +97,7 @@ class IdentityAdmin:
             routes.NODES_APPROVE: self._approve,
             routes.NODES_EVICT: self._evict,
             routes.KEYS_REPLACE: self._replace_keys,
+            routes.KEYS_REPLACE_CHECK: self._check_replacement,
             routes.BACKUP: self._back_up,
         }
 
@@ -390,12 +391,15 @@ class IdentityAdmin:
 
     # -- replace the keys ----------------------------------------------------------------------------------------------
 
-    async def _replace_keys(self, call: Call[ReplaceKeysRequest]) -> KeysReplaced | CheckedAnswer:
-        farm, force = self.current.required(), call.body.force
+    async def _check_replacement(self, call: Call[ReplaceKeysRequest]) -> CheckedAnswer:
+        farm = self.current.required()
         await self._prepare(farm)
-        self._next_era(farm, force=force)
-        if call.is_check:
-            return CheckedAnswer()
+        self._next_era(farm, force=call.body.force)
+        return CheckedAnswer()
+
+    async def _replace_keys(self, call: Call[ReplaceKeysRequest]) -> KeysReplaced:
+        await self._check_replacement(call)
+        farm, force = self.current.required(), call.body.force
         await lead(farm, self.hand_over)
         state, sealed = farm.state, self._next_era(farm, force=force)
         await self._catch_up_eras(farm)

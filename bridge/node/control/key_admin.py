@@ -65,6 +65,7 @@ class KeyAdmin(ABC):
             routes.KEYS_INSTALL: self._install,
             routes.KEYS_USE: self._use,
             routes.KEYS_REMOVE: self._remove,
+            routes.KEYS_REMOVE_CHECK: self._check_removal,
             routes.KEYS_EXPORT: self._export,
         }
 
@@ -75,10 +76,11 @@ class KeyAdmin(ABC):
         await self.use(call.body.key, force=call.body.force)
         return KeyAnswer(call.body.key)
 
-    async def _remove(self, call: Call[KeyRequest]) -> CheckedAnswer | KeyAnswer:
-        if call.is_check:
-            await self.check_removal(call.body.key, force=call.body.force)
-            return CheckedAnswer()
+    async def _check_removal(self, call: Call[KeyRequest]) -> CheckedAnswer:
+        await self.check_removal(call.body.key, force=call.body.force)
+        return CheckedAnswer()
+
+    async def _remove(self, call: Call[KeyRequest]) -> KeyAnswer:
         await self.remove(call.body.key, force=call.body.force)
         return KeyAnswer(call.body.key)
 
