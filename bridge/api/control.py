@@ -375,7 +375,7 @@ class SubmitOutcome(Enum):
 
 
 class CheckedAnswer(Document, frozen=True):
-    """The reply to a command with `check=1`: the command would be accepted now, and was not executed."""
+    """The reply to the check of a command: it would be accepted now, and was not executed."""
 
     allowed: bool = True
     """Always true: a command that would be refused gets the refusal."""

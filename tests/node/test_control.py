@@ -90,7 +90,7 @@ class FakeNode(FarmAdmin):
         self.linearizable.append(linearizable)
         begin, end = self.log[0].index, self.log[-1].index
         entries = tuple(each for each in self.log if first <= each.index < first + limit)
-        return LogPage(begin, end, end, min(end, first + limit - 1) + 1, entries)
+        return LogPage(begin, end, end, min(end, first + limit - 1) + 1, entries, "c0ffee")
 
     async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
         return await self.events.wait(cursor, limit, wait_ms)
