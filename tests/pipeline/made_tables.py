@@ -14,6 +14,7 @@ from pipeline.gold import tables
 from pipeline.gold.tables import FOLDED, GOLD, SPECS, Gold
 from pipeline.gold.traces import TRACED
 from pipeline.lake import Lake
+from pipeline.output.buckets import Output
 from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.batch_notes import BatchNotes, Continuity
 from pipeline.tables.current import SCHEMAS, CurrentState
@@ -37,7 +38,7 @@ def rows_of(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([complete(row) for row in rows], schema=schema)
 
 
-def write_batch(output: Path, table: str, batch: int, rows: Sequence[Mapping[str, Any]]) -> Table:
+def write_batch(output: Output, table: str, batch: int, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Write a batch of a base table, of events or of transitions, and record it as the last one of its query."""
     opened = Table(output, _SPECS[table])
     given = [{BATCH: batch, **row} for row in rows]

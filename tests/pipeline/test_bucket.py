@@ -65,7 +65,7 @@ from pipeline.tables.names import NAMES_OBJECT, SALT_FILE, read_names, remember_
 from pipeline.tables.offset_shards import OffsetShards
 from pipeline.tables.specs import BASE_SPECS, LOG
 from tests.pipeline.farm_log_server import serve_log, three_servers
-from tests.pipeline.made_tables import rows_of
+from tests.pipeline.made_tables import rows_of, write_batch
 from tests.pipeline.s3_server import BUCKET, NEVER, SECRET, S3Server, serving_s3
 from tests.processes import END_S
 from tests.soak.pipeline_tables import differences, tables_of
@@ -562,7 +562,7 @@ def test_reader_without_store_ends_with_remedy(
 
 
 def test_lost_object_is_found_despite_its_copy(s3: S3Server, place: BucketPath) -> None:
-    append(Table(place, CLOCKS), 0)
+    write_batch(place, "clocks", 0, [clock(0)])
     (file,) = stored_files(place / "clocks")
     assert documents(place, "SELECT index FROM clocks") == [{"index": 0}]
     del s3.objects[f"{place.key}/clocks/{file.path}"]
@@ -616,7 +616,7 @@ def test_full_disk_of_copies_is_not_damage(place: BucketPath, tmp_path: Path) ->
 def test_large_download_for_query_is_refused(
     limit: str, remedy: str, place: BucketPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append(Table(place, CLOCKS), 0)
+    write_batch(place, "clocks", 0, [clock(0)])
     shutil.rmtree(tmp_path / "cache")
     with monkeypatch.context() as limited:
         limited.setattr(query, limit, 1 if limit == "CACHE_BYTES" else lambda: 1)
@@ -630,7 +630,7 @@ def test_large_download_for_query_is_refused(
 
 @pytest.mark.parametrize("damage", ["half", "pages"])
 def test_bad_copy_is_downloaded_again(damage: str, s3: S3Server, place: BucketPath) -> None:
-    append(Table(place, CLOCKS), 0)
+    write_batch(place, "clocks", 0, [clock(0)])
     (file,) = stored_files(place / "clocks")
     copy = data_files.place_on_disk(place / "clocks", file.path)
     whole = copy.read_bytes()
@@ -651,8 +651,8 @@ def test_bad_copy_is_downloaded_again(damage: str, s3: S3Server, place: BucketPa
 def test_check_does_not_download_other_tables(place: BucketPath, monkeypatch: pytest.MonkeyPatch) -> None:
     schemas, copies = {name: BASE_SPECS[name].schema for name in ("clocks", "reports")}, list[Path]()
     monkeypatch.setattr(query, "TABLES", schemas)
-    for name, schema in schemas.items():
-        Table(place, BASE_SPECS[name]).append(LOG, 0, rows_of(schema, [clock(0)]))
+    for name in schemas:
+        write_batch(place, name, 0, [clock(0)])
         copies.append(data_files.place_on_disk(place / name, stored_files(place / name)[0].path))
     copies[0].write_bytes(b"half")
     copies[1].unlink()
