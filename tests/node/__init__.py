@@ -1,1 +1,1 @@
-"""Tests of the trio shells, and of the planners beneath them."""
+"""Tests of modules that do I/O: nodes, servers, protocols, stored files and commands."""

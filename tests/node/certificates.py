@@ -29,7 +29,7 @@ class Authority:
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
     def certificate(self, host: str, *, days: tuple[int, int] = (-1, 7)) -> NodeCertificate:
-        """Return a certificate for `host` (a name or an address), valid from and until the given days from now."""
+        """Return a certificate for `host`, a name or an address. It is valid from and until these days from now."""
         return _written(self._directory, host, days, self._name, self._key)
 
 

@@ -124,7 +124,7 @@ class ConnectStage:
             nursery.cancel_scope.cancel()
 
     def structure(self, costs: list[int], *, published_s: int | None = None, life_s: int = LIFE_S) -> bytes:
-        """Return a signed structure with the leaves at these costs; a negative cost leaves one out."""
+        """Return a signed structure with the leaves at these costs; a leaf with a negative cost is omitted."""
         second = int(self.unix_s()) if published_s is None else published_s
         leases = tuple(
             MetaLease(leaf.hash, cost, second + life_s)
@@ -195,5 +195,5 @@ async def request(farm: FarmClient, line: bytes = b"hello") -> str:
 async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until a condition holds, within a limit."""
     with trio.fail_after(seconds):
-        while not condition():  # noqa: ASYNC110 - a question about several objects has no one event
+        while not condition():  # noqa: ASYNC110 - a condition on several objects has no single event
             await trio.sleep(0.1)

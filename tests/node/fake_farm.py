@@ -12,7 +12,7 @@ Service = Callable[[trio.abc.HalfCloseableStream], Awaitable[object]]
 
 
 class FakeFarm:
-    """Runs `service` at the other end of each stream. A set `error` is raised instead, a set `stream` returned."""
+    """A farm that runs `service` at the other end of each stream. If set, it raises `error` or returns `stream`."""
 
     def __init__(self, nursery: trio.Nursery, service: Service, address: str = ADDRESS) -> None:
         self.address = address

@@ -114,7 +114,7 @@ class FakeRouter:
                 await trio.sleep(0.01)
         return not isinstance(answer, Disconnect)
 
-    def _answers(self, stream: trio.abc.Stream, message: Message) -> list[Message]:  # noqa: PLR0911 - one a case
+    def _answers(self, stream: trio.abc.Stream, message: Message) -> list[Message]:  # noqa: PLR0911 - one per case
         match message:
             case GetDate(version, options):
                 if self._knows(options):

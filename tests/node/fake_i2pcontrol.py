@@ -41,7 +41,7 @@ class FakeControl:
     info: dict[str, Any] = field(default_factory=lambda: dict(JAVA_INFO))
     is_java: bool = True
     path: str = "/jsonrpc/"
-    password: str = "word"  # noqa: S105 - of a router that is none
+    password: str = "word"  # noqa: S105 - of a fake router
     up: bool = True
     unresponsive: bool = False
     raw: bytes | None = None
@@ -74,7 +74,7 @@ class FakeControl:
         sent = [connection.send(each) for each in (response, h11.Data(data=text.encode()), h11.EndOfMessage())]
         return b"".join(each or b"" for each in sent)
 
-    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: PLR0911 - one a case
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: PLR0911 - one return per case
         method, params = request["method"], request["params"]
         self.calls.append(method)
         head = {"jsonrpc": "2.0", "id": request["id"]}

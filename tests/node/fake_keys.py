@@ -1,4 +1,4 @@
-"""A fake key ring with one chain per member; a test makes members slow, unresponsive or absent."""
+"""A fake key administration with one key ring per member; a test makes members slow, unresponsive or absent."""
 
 import os
 from collections.abc import Callable
@@ -19,7 +19,7 @@ STATES = {
 
 
 class FakeKeys(KeyAdmin):
-    """Key administration whose members adopt a change when the ring is listed, except for `deaf` members."""
+    """Key administration. When the ring is listed, its members adopt earlier changes, except for `deaf` members."""
 
     def __init__(self) -> None:
         self.farm_key = new_farm_key(3)
@@ -51,7 +51,7 @@ class FakeKeys(KeyAdmin):
         return next((each.key for each in self.chain.keys if key_id(each.key).hex() == name), bytes(32))
 
     async def listing(self) -> KeysAnswer:
-        """Return the key ring and its distribution."""
+        """Return the key ring, and the members that lack each key."""
         await trio.lowlevel.checkpoint()
         for name in self.chains.keys() - self.deaf:
             self.chains[name] = self.chains[name].merge(self.chain)

@@ -4,7 +4,7 @@ Two real servers run on loopback: Charlie (1) leads a cluster of one server, and
 capture records the bytes inside TLS. `docs/reference/garlic-farm.md` shows the output, and a test compares the two.
 
 A `~` marks lines that differ between runs (nonces, ports, compressed bytes); the comparison skips them. The capture
-omits heartbeats, and Alice's connection to Charlie after the log names Charlie.
+omits heartbeats. It also omits the connection that Alice opens to Charlie once her log contains Charlie.
 """
 
 import tempfile

@@ -169,7 +169,7 @@ class Host:
         self.passwords = {CREDENTIALS.user: CREDENTIALS.password}
         self.authenticator = Authenticator(
             cluster,
-            lambda user: self.passwords.get(user),  # noqa: PLW0108 - a test may exchange the dictionary
+            lambda user: self.passwords.get(user),  # noqa: PLW0108 - a test may replace the dictionary
             NonceBook(b"secret", Random(own_id).randbytes),
             lambda: self.identity,
             peers=ListedPeers(key_of(own_id), SERVER_KEYS),

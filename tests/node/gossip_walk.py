@@ -1,8 +1,8 @@
-"""Record the function calls between codec and codec: from a decoded ping to the encoding of its ack.
+"""Record the function calls of one node from a decoded ping with updates to the encoding of its ack.
 
 The interpreter's profile hook reports every call of a Python function. Recording begins when the codec of one node
-returns a ping with updates, and ends when the same codec receives the ack. Only functions of gossip count, without the
-codec's own functions.
+returns a ping with updates, and ends when the same codec receives the ack. Only functions of `gossip` outside the codec
+count.
 
 A call is *written* if its function has a name in the source. Comprehensions and generated constructors of dataclasses
 are counted as calls only.
@@ -23,7 +23,7 @@ _NAMELESS = ("<lambda>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
 
 
 class CodecWalk:
-    """The calls of one node between codec and codec for one ping with updates."""
+    """The calls of one node for one ping with updates, outside the codec."""
 
     def __init__(self, group: Group) -> None:
         self._codec = group._transport._codec

@@ -61,15 +61,15 @@ CALM = replace(PATIENT, election_timeout_min_ms=4_000, election_timeout_max_ms=6
 With the long timeouts a leader keeps its role on a busy machine.
 """
 LINKS = LinkOptions(unsent_lifetime_s=5.0, vote_lifetime_s=5.0)
-"""Options for a busy machine: the first connection takes longer there than a request usually waits for it."""
+"""Options for a busy machine, where requests must wait longer than usual for the first connection."""
 SMALL = StorageOptions(segment_bytes=256 * 1024)
 NOTHING_BEHIND = ServerOptions(retain_bytes=1)
-"""Options that delete the log before each snapshot."""
+"""Options that delete all segments before a snapshot."""
 
 
 async def until(holds: Callable[[], bool]) -> None:
     """Poll until a condition without an event is true; the limit of the whole test ends the wait."""
-    while not holds():  # noqa: ASYNC110 - what the servers do is looked at from outside
+    while not holds():  # noqa: ASYNC110 - the condition has no event
         await trio.sleep(0.01)
 
 

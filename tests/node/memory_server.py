@@ -131,7 +131,10 @@ def build(
 
 
 async def request(node: Node, sender: int, sent: Request) -> Reply:
-    """Return the server's reply to a peer's request. The correlation is translated, as a transport does."""
+    """Return the server's reply to a peer's request.
+
+    Like a transport, replace the correlation and restore it in the reply.
+    """
     result = CallbackResult[Reply]()
     node.server.ask(sender, replace(sent, correlation=next_call()), result.give)
     reply = await result.wait()
@@ -142,7 +145,7 @@ async def request(node: Node, sender: int, sent: Request) -> Reply:
 async def until(condition: Callable[[], bool]) -> None:
     """Advance simulated time until a condition is true."""
     with trio.fail_after(60):
-        while not condition():  # noqa: ASYNC110 - a question about several objects has no one event
+        while not condition():  # noqa: ASYNC110 - a condition on several objects has no single event
             await trio.sleep(0.01)
 
 

@@ -35,11 +35,11 @@ _TWO = struct.Struct(">QQ")
 _SERVER = struct.Struct(">iI")
 
 
-class Died(Exception):  # noqa: N818 - what happened to it, no error of the program
+class Died(Exception):  # noqa: N818 - an event of the simulated process, not an error
     """The process has ended itself."""
 
 
-class ClosedConnection(Exception):  # noqa: N818 - likewise
+class ClosedConnection(Exception):  # noqa: N818 - an event, not an error
     """The server cannot reply, and closes the connection."""
 
 

@@ -76,7 +76,7 @@ class RouterFiles:
         self.write(f"/proc/{pid}/cgroup", f"0::{group}\n")
 
     def debian_i2pd(self, conf: str = I2PD_CONF, *tunnels: tuple[str, str]) -> None:
-        """Write the files of Debian's i2pd, with tunnels of a name and more lines."""
+        """Write the files of Debian's i2pd, and one tunnel for each pair of a name and further lines."""
         self.write("/etc/i2pd/i2pd.conf", conf)
         sections = (f"[{name}]\ntype = http\nhost = 127.0.0.1\nkeys = {name}.dat\n{more}\n" for name, more in tunnels)
         self.write("/etc/i2pd/tunnels.conf", "".join(sections))

@@ -27,7 +27,7 @@ MEGABIT_PER_S = 125_000
 """Bytes per second of a link of 1 Mbit/s."""
 SOCKET_BYTES = 256 * 1024
 _SEGMENT_BYTES = 16_384
-"""Larger than real segments, because each one costs processor time; a heartbeat waits 0.13 s for one."""
+"""Larger than real segments, to save processor time. A heartbeat waits at most 0.13 s for the segment before it."""
 
 
 @dataclass

@@ -238,7 +238,10 @@ async def test_admission_applied_during_write_is_stored(tmp_path: Path, monkeypa
 async def pass_through(
     notes: AdmissionStore, fake: FakeFarm, *tables: dict[int, Admitted], own: OwnRaftId | None = None
 ) -> list[int | None]:
-    """Return the node's own Raft id after each table of the log; None marks a correction of `own` by the log."""
+    """Apply these tables of admissions in order.
+
+    Return the node's own Raft id after each; None marks a correction of `own`.
+    """
     seen: list[int | None] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(notes.follow, fake.applied_state)

@@ -2,8 +2,8 @@
 
 With a fixed deadline for a whole message, a slow link never completes it, because an interrupted message starts over.
 So every function that sends or receives under a deadline is in one of two tables. `BULK` names the test that carries
-its data over a throttled link in simulated time. `SMALL` gives the reason why its data is small. A function in neither
-table fails the test.
+its data over a throttled link in simulated time. `SMALL` gives the reason why its data is small. The test fails for a
+function in neither table.
 """
 
 import ast

@@ -279,7 +279,10 @@ def test_remove_voter_checks_id_with_directory(
 def test_committed_change_of_voters_is_printed(
     change: tuple[str, ...], voters: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The quorum's description contains the change only after the leader's reply. A repeated command reports that."""
+    """The description contains the change only after the leader's reply.
+
+    A repeated command reports an unchanged quorum.
+    """
     one, two, three = (QuorumReplica(number, UUID(int=number), 5, 1, 1) for number in (1, 2, 3))
     without = QuorumDescription("AAAAAAAAAAAAAAAAAAAAAQ", 1, 4, 5, (one, two), (three,), {})
     with_third = replace(without, voters=(one, two, three), observers=())

@@ -29,7 +29,7 @@ DASHED = f"-Fh-~w{'A' * 510}=="
 
 
 def commands(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
-    """Yield every command with its path, including groups that run without a subcommand."""
+    """Yield every command with its path. Include a group if it runs without a subcommand."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)

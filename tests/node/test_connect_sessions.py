@@ -109,7 +109,7 @@ async def test_sessions_that_end_soon_are_opened_with_pauses(tmp_path: Path, aut
                     await trio.sleep(1)
             assert farm.counters[ClientCounter.SESSIONS_MADE] <= 60
             nursery.cancel_scope.cancel()
-        # The leaves did not end the sessions: a new client reaches a leaf and keeps its sessions.
+        # The leaves are not the cause: a new client reaches a leaf, and its sessions stay open.
         async with stage.client() as farm:
             await request(farm)
             await until(lambda: farm.status().sessions == SESSIONS)

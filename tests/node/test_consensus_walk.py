@@ -34,7 +34,7 @@ AN_ENTRY = frozenset(
     }
 )
 BUSY_DISK = (None, "consensus.storage.disk_worker")
-"""The hop of a task that begins the next disk job after a job without writes, such as the preparation of a segment."""
+"""The hop of the disk worker's task, which begins a job after a job without writes, such as a prepared segment."""
 AN_ELECTION = frozenset({"begin_pre_vote", "begin_vote", "PeerLinks.send", "DiskWorker.submit", "Leader.__init__"})
 
 

@@ -246,14 +246,14 @@ async def test_unsent_pack_blocks_next_pack(stage: Stage) -> None:
     )
     sender.links.send(BOB, append(1))
     await wait_all_tasks_blocked()
-    # Then the link keeps the second append back without a reply: the server would store it at the position of the first
+    # Then the link does not send the second append: the server would store it at the position of the first
     assert sender.kept_back == [(BOB, 1, 1)]
     assert sender.replies == []
     assert newcomer.packs == 0
 
 
 async def test_leader_without_joined_peer_steps_down(stage: Stage, autojump_clock: MockClock) -> None:
-    # Given a leader of two servers. The other server refuses to join, so the link keeps every append back
+    # Given a leader of two servers. The other server refuses to join, so the link does not send appends
     stage.add(Host(BOB))
     leader, sender = Bench(1, 1, voters=2), Sender(stage, stage.dialer(ALICE, offered=()))
     await stage.nursery.start(sender.links.run, sender.receiver)
@@ -276,7 +276,7 @@ async def test_leader_without_joined_peer_steps_down(stage: Stage, autojump_cloc
         sender.replies, sender.kept_back, steps = [], [], steps + 1
         leader.expire()
         appends = leader.appends(BOB)
-    # Then all messages of the core were kept back, and the leader has resigned because the peer does not reply
+    # Then no message of the core was sent, and the leader has resigned because it did not get a reply
     assert joining_peer.accepted is False
     (view,) = sender.links.describe()
     assert (view.connected, view.sent) == (True, 1)

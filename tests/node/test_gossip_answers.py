@@ -72,7 +72,7 @@ def questions(group: Group) -> dict[str, Message]:
 
 
 _HINT: set[Code] = {Code.BROADCAST}
-"""Codes without a reply: the node tries the address of such a datagram later, a few times, limited per source."""
+"""Codes without a reply: later, the node sends a few datagrams to the sender's address, limited per source."""
 
 
 _NOT_REPLIES: set[int] = {Code.JOIN_REQ, Code.PING_REQUEST}

@@ -298,7 +298,7 @@ def _record_until_killed(directory: Path, report: int) -> None:
 
 
 def test_unchanged_view_costs_little() -> None:
-    """The recorder is the real one: if it receives an equal view again, it does not make a record."""
+    """If the recorder receives an equal view again, it does not make a record."""
     node = HistoryRecorder("oslo", Path("unused"), lambda: NOW_MS, Histogram())
     node._changes = Changes()
     node.take(HEALTHY)

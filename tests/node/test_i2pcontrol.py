@@ -118,7 +118,7 @@ async def test_wrong_password_is_retried_once_per_minute(monkeypatch: Patch, aut
             assert "guess" not in str(refused.value)
             await trio.sleep(5)
         assert fake.calls == ["Authenticate"]
-        fake.password = "guess"  # noqa: S105 - of a router that is none
+        fake.password = "guess"  # noqa: S105 - of a fake router
         await trio.sleep(60)
         assert (await control.facts()).version == "2.10.0"
 

@@ -93,7 +93,7 @@ class FakeLeader:
     learned: FarmState | None = None
     """The state that this node learns by a barrier as the leader; None: the state does not change."""
     learns_first: bool = False
-    """True if the node learns that state also by a barrier as a follower."""
+    """True if a barrier as a follower is sufficient for this node to learn that state."""
     voters: tuple[Server, ...] = servers(1, 2, 3, 4)
     learners: tuple[Server, ...] = ()
     requested: list[tuple[str, set[int]]] = field(default_factory=list)

@@ -23,8 +23,8 @@ BUDGET_MIB = 16
 MOST_MIB = 140
 """Limit on the growth in MiB.
 
-Waiting decoded requests take 27, requests and replies in their budgets 16 each, the cache 20, and buffers grow by an
-eighth: 90 in total. Replies of closed connections must be freed: 8 MB for each of the crowd would add 160.
+Waiting decoded requests take 27. Requests and replies take 16 each, their budgets; the cache takes 20. Buffers add an
+eighth: 90 in total. Replies to closed connections must be freed: 8 MB for each connection of the crowd would add 160.
 """
 
 

@@ -39,7 +39,7 @@ OF_THE_KIP = (
     "append-records-rate",
     "poll-idle-ratio-avg",
 )
-"""In the order of the KIP's table, which lists an average and a maximum in one row."""
+"""The metrics in the order of the KIP's table. A row of the table lists an average and a maximum."""
 
 
 class Clock:

@@ -1,4 +1,7 @@
-"""`quorum-state` copies the state in a voter's storage: only after the storage has it, and again after a full disk."""
+"""`quorum-state` is a copy of the state in a voter's storage.
+
+It is written after the storage, and again after a full disk.
+"""
 
 import errno
 import os
@@ -36,7 +39,7 @@ def test_quorum_state_is_written_after_storage(tmp_path: Path, monkeypatch: pyte
         may_store.wait(10)
         perform(directory, operations, start)
 
-    # A task that polls again soon would not count as blocked below.
+    # The test waits until all tasks are blocked, so no task may poll in short intervals.
     monkeypatch.setattr("consensus.protocols.kraft.replica.open_voter._STATE_WAIT_S", 1.0)
     monkeypatch.setattr(QuorumDirectory, "write_state", write_and_note)
 

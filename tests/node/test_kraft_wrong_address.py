@@ -1,4 +1,4 @@
-"""A KRaft voter with a wrong advertised address: the log does not record it; a recorded one does not stop elections."""
+"""A KRaft voter with a wrong advertised address: the log does not record it. A recorded one does not stop elections."""
 
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -31,7 +31,7 @@ def announcing(node_id: bytes, raft_id: int, level: int | None) -> Any:
 
 
 def typed(fake: SimpleNamespace) -> Any:
-    """Return the fake itself, as `Any`."""
+    """Return the fake with the type `Any`."""
     return fake
 
 

@@ -50,7 +50,7 @@ def test_killed_node_is_shown_as_ended_until_restart(tmp_path: Path) -> None:
     watch._views["node-1"] = replace(view, node=replace(view.node, name="node-1", pid=4712))
     again = watch.picture().processes[0]
     assert (again.running, again.pid, again.detail) == (True, 4712, "started by hand")
-    # The exit text of the first process does not apply to the second: an operator may have stopped it normally.
+    # The exit text of the first process does not apply to the second, which an operator may have stopped normally.
     del watch._views["node-1"]
     ended = watch.picture().processes[0]
     assert (ended.running, ended.detail) == (False, "pid 4712, started by hand, has ended")

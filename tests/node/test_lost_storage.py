@@ -1,4 +1,4 @@
-"""A server without its storage never returns as the same server, even if its other state remains."""
+"""A server that lost its storage never returns with the same Raft id, even if its other state remains."""
 
 from pathlib import Path
 

@@ -31,7 +31,7 @@ def make(
 
 
 def submit(batches: Batches) -> Proposed:
-    """Return the next batch, which must be there; `commit` replies to it."""
+    """Return the next batch; fail if it is missing. `commit` replies to it."""
     batch = batches.submit()
     assert batch is not None
     return batch

@@ -82,7 +82,7 @@ async def name_after(
 async def test_lowest_id_keeps_name_before_founding(
     autojump_clock: MockClock, tmp_path: Path, others: tuple[FarmMember, ...], name: str | None
 ) -> None:
-    # A node with a higher id would yield, which this stage does not show; so the time is shorter than the wait.
+    # After the wait, a node with a higher id would yield. This stage does not model that, so the test ends before.
     assert await name_after(tmp_path, Others(*others), seconds=LIVES_ON_S / 2) == name
 
 

@@ -1,6 +1,6 @@
 """Foreign text in every output of the process: no control characters, extra lines, hidden or reversed characters.
 
-The sources are searched for output calls: a new output function must be one of those tested here.
+The last tests search the sources for output calls: each output function must have a test here.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""The store of the last published second keeps it after the end of the process."""
+"""The store of the last published second: the second remains after the process ends."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A server that stores the log like the running implementation accepts our log without failing.
+"""A server that stores raw offsets and records, like another implementation, accepts our log without a failure.
 
 `RawOffsetServer` stores log packs at their offsets and executes only whole packs. It does not support TLS, the
 handshake, extensions or proofs.
@@ -122,7 +122,7 @@ async def test_raw_server_is_removed_by_its_request(tmp_path: Path) -> None:
 
 
 async def test_own_snapshot_switches_packs_to_appends(tmp_path: Path) -> None:
-    """The server's own snapshot shrinks its data file, so that no offset known to us would be right."""
+    """The server's own snapshot shrinks its data file, so our offsets into the file are wrong afterwards."""
     their = RawOffsetServer(THEIRS, compact_after=PACKED_ENTRIES_MAX)
     async with joining(tmp_path, 9000, their) as (_, client, _):
         await submit(client, [b"end"])

@@ -106,7 +106,7 @@ SIZES: dict[str, int] = {
 }
 """Rows of each table in a reply."""
 TEXT = '"' * 150
-"""The JSON of 300 characters in a name, an address or a sentence, at its largest."""
+"""Text of a name, an address or a sentence: each of its 150 characters takes two in JSON."""
 TEXTS = {
     "QueryAnswerView.payload": "\\" * 2048,
     "EventView.text": "x" * TEXT_LIMIT,
@@ -123,14 +123,14 @@ TEXTS = {
     "ScorePartView.value": "x" * 64,
     "HistorySpan.text": '"' * TEXT_LIMIT_BYTES,
 }
-"""Texts of other sizes.
+"""Texts of fields with other sizes.
 
 A member's description has at most 512 bytes, and JSON does not lengthen the characters of its name. Names of extensions
-and faults, and addresses, are those in this version.
+and faults, and addresses, have the same length as in this version.
 """
 
 WINDOW = {"HistoryAnswer.from_ms", "HistoryAnswer.to_ms", "HistoryAnswer.step_ms"}
-"""Numbers that may not be negative: a reply with another window is refused."""
+"""Numbers that may not be negative: the client refuses a reply with another window."""
 
 
 def largest(kind: type) -> Any:

@@ -1,4 +1,4 @@
-"""Changes in reports: a change of health within a quarter of a period; large fields only when they are new.
+"""Changes in reports: a change of health is sent within a quarter of a period, and a large field only when it changed.
 
 The configuration is also repeated once an hour.
 """

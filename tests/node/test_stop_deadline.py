@@ -1,4 +1,4 @@
-"""A stopping process ends in time even if another part hangs; without a stop, the deadline does not act."""
+"""A stopping process ends in time even if a part of it hangs. Without a stop, the deadline does not have an effect."""
 
 import re
 import threading

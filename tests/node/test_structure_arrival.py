@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("machine_clock")
 DESTINATION = MASTER.destination.base64
 PERIOD_MS = 10_000
 DECIDED_S = (SETTLE_MS + 4 * PERIOD_MS) / 1000
-"""Seconds until a look-up without a result decides."""
+"""Seconds until look-ups without a result cause an alarm."""
 REFRESHED_S = 1.2 * Pace().refresh_ms / 1000
 """Seconds until the publisher has handed over its structure again."""
 
@@ -71,7 +71,7 @@ async def test_structure_not_found_is_handed_over_once_more(autojump_clock: Mock
 
 
 async def test_alarm_names_routers_without_result_only(autojump_clock: MockClock) -> None:
-    """Server 3 found an earlier structure, and does not look any more."""
+    """Server 3 found an earlier structure, and does not look it up again."""
     stage = Stage(period_ms=PERIOD_MS)
     found = (Measurement(hash_of(DESTINATION), reachable=True),)
     async with on_duty_with_looker(stage, finds=False):

@@ -74,7 +74,7 @@ async def hours_later(stage: Stage) -> None:
     "record", [Level(65535, "9.9.9"), Clock(NOW_MS, OWN), Admission(b"n" * 8, "node-4", server_id=4)]
 )
 async def test_leaders_own_kinds_are_refused_at_leader(record: Level | Clock | Admission) -> None:
-    """A level submitted at the leader would enter its log, and every append with it would be refused."""
+    """Otherwise such an entry would enter the log of the leader, and followers would refuse every append with it."""
     stage = Stage()
     for entry in (encode(record), signed(record), encode(record).replace(b'{"', b'{"request":"x-0-1","', 1)):
         for request in (None, REQUEST):

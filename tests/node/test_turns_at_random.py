@@ -1,9 +1,9 @@
 """Random calls at a server: each caller gets exactly one timely reply, and turns are never nested.
 
-The simulator has cores, executor and storage, but neither mailbox nor turns. So here clients submit, read, request
-votes, cancel, and repeat calls in their reply callbacks, at random moments of simulated time, while the server takes
-snapshots. A lost wake-up causes a late reply: no other event wakes the owner of a single leader for hundreds of
-milliseconds.
+The simulator has cores, executor and storage, but neither mailbox nor turns. Therefore, at random moments of
+simulated time, clients here submit, read, request votes, cancel, and repeat calls in their reply callbacks. The server
+takes snapshots at the same time. A lost wake-up causes a late reply: no other event wakes the owner of a single leader
+for hundreds of milliseconds.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ from tests.node.memory_server import until
 from tests.node.test_server_turns import OUT_OF_DATE, TWO, make_server
 
 DISK_S = 0.016
-"""The time of eight disk jobs: the previous batch, a piece of a snapshot, the own batch and another piece, doubled."""
+"""Duration of eight disk jobs: previous batch, snapshot chunk, own batch and another chunk, each counted twice."""
 REPEATS_MAX = 3
 """Maximum number of immediate repetitions by one reply callback."""
 

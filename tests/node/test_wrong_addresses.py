@@ -69,7 +69,7 @@ def test_old_address_of_seed_name_is_dropped_eventually() -> None:
 
 
 async def test_changed_seed_name_withdraws_old_address(autojump_clock: trio.testing.MockClock) -> None:
-    """An address shared with another seed stays."""
+    """If the name has another address, its old address is withdrawn, unless another seed has this address too."""
     network, names, given = MemoryNetwork(), NamesToFollow(), list[tuple[tuple[str, ...], tuple[str, ...]]]()
 
     def give(addresses: tuple[Address, ...], former: tuple[Address, ...]) -> None:

@@ -33,8 +33,7 @@ REQUESTS = 16_000 if IS_SOAK else 4_000
 CONCURRENT = 32
 TIMEOUT_S = 20
 STALL_S = 0.9
-"""Limit of the time between two replies. A lost wake-up causes a stall of a second or more; otherwise a reply takes
-well below a millisecond.
+"""Limit of the time between two replies. It usually is below a millisecond; a lost wake-up causes a second or more.
 """
 
 
@@ -114,7 +113,7 @@ async def test_many_requests_answered_without_stall(context: ZmqContext) -> None
 
 
 async def test_send_that_consumes_wake_up_still_wakes_reader(context: ZmqContext) -> None:
-    # Given: a waiting reader, and a peer that this thread calls without a turn for the reader
+    # Given: a waiting reader, and a peer in this thread, so that the reader does not run between its calls
     replies = Inbox()
     peer = context.socket(zmq.ROUTER)
     peer.bind("tcp://127.0.0.1:*")

@@ -4,9 +4,8 @@ The three servers of a `LoopbackGroup` share a process. Each is started in a con
 inherit the context; a thread belongs to the server that started it. While the tracer records, the interpreter reports
 each call of a Python function.
 
-At the listed functions (stations) the tracer reads the stack. Each step from one module of consensus into another is a
-hop, like the step into a task or thread. A crossing counts once, because the path to a second follower is the same
-as the path to the first.
+At the listed functions (stations) the tracer reads the stack. A *hop* is a step from one module of `consensus` into
+another, or into a task or thread. The tracer counts each hop once, because the paths to both followers are the same.
 
 A station's caller may also use a helper such as a codec, a clock or a dataclass. The helper is not on the stack of a
 station, so it is not a hop.
@@ -29,16 +28,16 @@ SERVED: ContextVar[ServerId | None] = ContextVar("served", default=None)
 
 
 Crossing = tuple[str | None, str]
-"""From one module into another; from None at the start of a task or thread."""
+"""A hop from one module into another; from None at the start of a task or thread."""
 
 
 @dataclass
 class Walk:
-    """Crossings and stations, in the order of their first call."""
+    """Hops and stations, in the order of their first call."""
 
     stations: frozenset[str]
     hops: dict[Crossing, set[str]] = field(default_factory=dict)
-    """Entered functions of each crossing."""
+    """Entered functions of each hop."""
     reached: set[str] = field(default_factory=set)
 
     def record(self, station: str, stack: list[tuple[str, str]]) -> None:

@@ -1,4 +1,4 @@
-"""A farm of two leaves on a loopback SAM bridge, by the wall clock: for clients in other processes."""
+"""A farm of two leaves on a loopback SAM bridge, for clients in other processes. It runs by the wall clock."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable

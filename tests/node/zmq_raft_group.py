@@ -172,5 +172,5 @@ class Group:
 async def until(condition: Callable[[], bool], step_s: float = 0.01) -> None:
     """Advance simulated time until a condition is true."""
     with trio.fail_after(60):
-        while not condition():  # noqa: ASYNC110 - a question about several objects has no one event
+        while not condition():  # noqa: ASYNC110 - a condition on several objects has no single event
             await trio.sleep(step_s)

@@ -64,7 +64,7 @@ class FakeLog:
     offsets: list[int] = field(default_factory=list)
     """Offsets of the snapshot reads."""
     busy: int = 0
-    """Number of reads that the log will still refuse."""
+    """Number of further reads that the log refuses."""
     open_for_reads: trio.Event | None = None
     """Event that reads wait for."""
 
