@@ -57,7 +57,7 @@ MASTER, LEAF = (
     ed25519_destination(key_of(number).public_key().public_bytes_raw(), bytes(PADDING_SEED_BYTES)).base64
     for number in (101, 102)
 )
-"""Destinations, equal in each process: a trial with entries about them has the same trace."""
+"""Destinations, equal in each process, so that a trial with entries about them has the same trace in each."""
 EXTREMES: tuple[Any, ...] = (
     0,
     1,

@@ -35,7 +35,7 @@ SIZES: Final = tuple(bytes([number]) for number in (0, 1, 2, 3, 4, 0x7F, 0x80, 0
 MUTATIONS_MAX: Final = 6
 GROWN_SHARE: Final = 0.03
 GROWTHS: Final = (256, 8_192, 65_536, 131_072)
-"""Bytes added to an input. With the last number of bytes, each input exceeds the size limit of its decoder."""
+"""Numbers of bytes added to an input. The last number exceeds the size limit of each decoder."""
 FOREIGN_SHARE: Final = 0.02
 FOREIGN_MAX_BYTES: Final = 2_000
 

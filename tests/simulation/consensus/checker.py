@@ -1,15 +1,15 @@
 """The judge: it observes every server's effects, knows the complete world, and reports impossible states.
 
     election safety        at most one leader per term; one vote per term, also across restarts
-    leader append-only     a leader truncates nothing
+    leader append-only     a leader never truncates its log
     log matching           an index and a term identify one entry and, by induction over the previous term, one prefix
     leader completeness    a new leader holds all entries committed before
     state machine safety   every server applies the same entry at the same index, in order, once per run
     acknowledgment        acknowledged entries are on the disk of the server
     durable commitment     entries committed by a leader are on the disks of a majority of each voter set of its
                            configuration; acknowledged entries are never lost
-    one change at a time   a configuration follows the commitment of the previous one; C_old,new follows only C_old, and
-                           C_new follows only C_old,new
+    one change at a time   a leader appends a configuration after the previous one is committed; C_old,new follows only
+                           C_old, and C_new only C_old,new
     monotonic values       terms, the vote within a term, and the commit index sent by a leader never go back
     answers                every request is answered once; a proposal is refused only if it can never be committed
     reads                  a read sees at least all writes acknowledged to any client before the read began
@@ -86,7 +86,7 @@ class Shadow:
 
 
 def apply_persist(entries: list[Entry], persist: Persist, committed: list[Entry]) -> None:
-    """Change a list of entries as the effect specifies; entries of `committed` replace an installed snapshot."""
+    """Change a list of entries as the effect specifies; for an installed snapshot, use its entries in `committed`."""
     if isinstance(persist.snapshot, Install):
         entries[:] = committed[: persist.snapshot.snapshot.last.index]
     if persist.truncate_from is not None:
@@ -467,7 +467,7 @@ class Checker:
         self._committed_in.append(self.shadows[server].term)
 
     def _deciding(self, server: ServerId, index: Index, entry: Entry) -> Iterator[Configuration]:
-        """Yield the configurations that may commit this entry: those in effect at it and later, in any log.
+        """Yield the configurations that may commit this entry: in any log, the one in effect at it, and later ones.
 
         The first server to apply an entry has usually committed it, but may have received the commit index from a
         server with a longer log.

@@ -6,8 +6,8 @@
     python -m tests.simulation consensus-mutants
 
 A run of at least `MARKED_SEEDS` histories of all kinds also fails if one of the coverage marks of its strategy never
-appeared. Any run fails if rot has made an election impossible in at least two histories, and in more than one of 200. A
-world loses only servers that the others can do without, so this must be rare.
+appeared. Any run fails if rot has made an election impossible in at least two histories, and in more than one history
+of 200. A world loses only servers that the others can do without, so this must be rare.
 """
 
 import argparse

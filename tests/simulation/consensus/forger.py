@@ -5,7 +5,7 @@ at its own term, not at the forged one, commits entries without a majority. Noth
 voters, and a forger that knows the current term is a voter. Forged messages of a leader go only to a server with a term
 above 0. At term 0 a server accepts any leader, so the transport must authenticate it. A server without a vote in the
 newest committed configuration does not receive a forged message, because other servers do not adopt its term. With a
-forged term it could not work until the voters reached that term, and an operator would have to replace it.
+forged term, this server could not work until the voters reached that term, so an operator would have to replace it.
 """
 
 from collections.abc import Callable

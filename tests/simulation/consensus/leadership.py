@@ -5,9 +5,9 @@
                    the minimum election timeout, unless that leader resigns or transfers its leadership
     check-quorum   a leader that receives no messages from a majority for two minimum election timeouts resigns
     slow disks     a leader remains leader while only the disks of its followers are slow
-    stuck          a leader with waiting proposals resigns if for a long time it has committed nothing and no voter has
-                   moved closer to the end of the log at the last commit, so that other servers may try; later entries
-                   do not count, or a leader with a hung disk would remain while clients send requests
+    stuck          a leader with waiting proposals makes progress if it commits, or if a voter stores more entries
+                   up to the end of the log at the last commit; later entries do not count, or a leader with a hung
+                   disk would remain while clients send requests; without progress for a long time, it resigns
 
 Times are measured by the leader's own clock. Every delivered message counts as contact, so the rule is weaker than in
 the core: the core counts fewer messages and uses a shorter time.
@@ -40,7 +40,10 @@ from tests.simulation.consensus.profile import Profile
 
 _QUORUM_TIMEOUTS = 2
 _STUCK_TIMEOUTS = 6
-"""In maximum election timeouts. The core resigns after `STALLED_TIMEOUTS` minimum election timeouts."""
+"""Longest time without progress, in maximum election timeouts.
+
+The core resigns after `STALLED_TIMEOUTS` minimum election timeouts.
+"""
 
 
 @dataclass(slots=True)
@@ -52,11 +55,11 @@ class _LeaderTerm:
     configured_ms: int = 0
     commit: Index = 0
     target: Index | None = None
-    """End of the log at the last commit, or when proposals began to wait; None: none waits."""
+    """End of the log at the last commit, or when proposals began to wait; None if no proposal waits."""
     stored_sum: int = 0
     """Sum of the entries up to `target` that the voters hold."""
     moved_ms: int = 0
-    """Last time when commit index or `stored_sum` rose, a follower requested or stored a chunk, or none waited."""
+    """Last time when commit index or `stored_sum` rose, a follower requested or stored a chunk, or no call waited."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ of the history (Gibbons and Korach 1997, "Testing shared memories", for register
               only if none of its calls comes after an answer of the other
     chain     consecutive spans: each write found the value of the previous span
 
-An order of all operations exists exactly if an order of the chains exists. No chain or span may begin before a
-required predecessor has ended: within a chain, and across chains over any number of steps.
+An order of all operations exists exactly if an order of the chains exists. Within a chain, each span must be able to
+precede the next one. Across chains, the required precedences must not form a cycle.
 
 An operation without an answer may have taken effect at any time after its call, or never. If its value was never read,
 it may have been last, so it is ignored; the others remain open until the end.

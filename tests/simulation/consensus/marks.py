@@ -183,7 +183,7 @@ class Marks:
             self._fetch_taken(server, event.message, effects)
 
     def committed(self, before: Configuration, after: Configuration, *, leads: bool) -> None:
-        """Count a configuration change; `leads`: the leader is not in the new configuration."""
+        """Count a configuration change; `leads` is True if the leader is missing in the new configuration."""
         if after.is_joint:
             self.see("several servers changed at once")
             return

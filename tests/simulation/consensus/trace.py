@@ -14,7 +14,7 @@ The model must have sent every sent message: a vote, a vote request, a part of t
 index up to its own, an acknowledgment of durable entries that agree with the leader.
 
 The mapping reads the state of the core and its Persists, so it trusts that storage returns what it stored; the judge
-checks that. Terms above the model's requests do not exist, so forged terms (`forger`) are outside.
+checks that. In the model, terms come only from its own vote requests, so no traced history has forged terms (`forger`).
 """
 
 from collections import Counter, deque

@@ -73,7 +73,7 @@ class ZmqJudge:
             )
 
     def _remembers(self, asker: ServerId, answerer: ServerId, correlation: int) -> bool:
-        """Return True if the leader still tracks the request: not if the follower left the members and returned."""
+        """Return True if the leader still tracks the request; it does not if the follower left and returned since."""
         run = self._machines[asker].run
         leader = None if run is None else run.core._role.as_leader
         progress = None if leader is None else leader.followers.get(answerer)

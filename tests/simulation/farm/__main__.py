@@ -2,10 +2,10 @@
 
     --seed N, and other options     one trial, or a few: `tests.simulation.farm.searching` has all options
     --seeds FROM:TO --jobs N        chunks of seeds in several processes; `--resume FILE` records each finished chunk
-    --idle-hours H                  a farm without faults for so long, to measure the speed
+    --idle-hours H                  a farm without faults for H hours, to measure the speed
 
-Each chunk has its process, so that memory is bounded. An interrupted run loses at most one chunk per job. The record
-has the failed seeds and the version of each chunk. The exit status is 1 if a seed has failed.
+Each chunk runs in a separate process, so that memory is bounded. An interrupted run loses at most one chunk per job.
+The record has the failed seeds and the version of each chunk. The exit status is 1 if a seed has failed.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 acknowledged        each acknowledged write is committed at its index, and is the first with its request
 linearizable        an order of writes and reads explains the results (`tests.simulation.consensus.linearizability`)
 publications        at most one agreed structure per second and master; acceptable; signed by the master
-exclusions          no structure has a leaf whose exclusion its publisher had applied, or one of an earlier log entry
+exclusions          no structure has a leaf excluded by an entry that its publisher had applied, or by an earlier entry
 views               the views of all members of a healthy farm agree with each other and with the members
 """
 
@@ -45,7 +45,7 @@ class Publication:
     wall_s: float
     """The publisher's wall clock."""
     is_agreed: bool
-    """The log has this publication; without a quorum each part of a farm publishes alone."""
+    """True if the log has this publication. Without a quorum, each part of a farm publishes alone."""
     excluded: frozenset[str]
     """Leaves that the publisher has known as excluded for `EXCLUSION_S`, in base32."""
     excluded_before: frozenset[str] = frozenset()
@@ -142,7 +142,7 @@ def check_publications(
 
 
 def check_exclusions(publications: Iterable[Publication]) -> Iterator[Violation]:
-    """Find structures with a leaf whose exclusion the publisher had applied, or the log has before the publication."""
+    """Find structures with a leaf excluded by an entry that the publisher had applied, or by an earlier entry."""
     for each in publications:
         named = leaves_in(each.structure)
         for check, excluded in (("excluded leaf", each.excluded), ("earlier exclusion", each.excluded_before)):

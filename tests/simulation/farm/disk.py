@@ -43,10 +43,10 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """All files below a directory, by their paths; of sockets, only the paths."""
+    """All files below a directory, by their paths; for sockets, only the paths."""
 
     directories: dict[str, int]
-    """Their modes; parents precede children."""
+    """Modes of the directories, by path; parents precede children."""
     files: dict[str, StoredFile]
     sockets: tuple[str, ...]
 

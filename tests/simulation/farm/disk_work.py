@@ -19,7 +19,7 @@ from tests.simulation.farm.host import Host, current_host
 
 T = TypeVar("T")
 HANG_LOOK_S = 0.1
-"""Seconds between two checks of a hanging call that its disk still hangs."""
+"""Seconds between two checks of a disk that hangs."""
 
 
 async def in_place(
@@ -103,7 +103,7 @@ class DiskWorker:
         call = self._put(work, report)
 
     def end(self) -> None:
-        """Do nothing, because a thread does not exist."""
+        """Do nothing: a thread does not exist."""
 
     def close(self) -> None:
         """Do the remaining work."""

@@ -1,6 +1,6 @@
-"""Plans of trials that found a fault of the product, as they were then, in the form of `minimizing.command_of`.
+"""Plans of trials that found a fault of the product, in the form of `minimizing.command_of`.
 
-`draw_plan` may return another plan for a seed after a new feature level or a new kind of fault; these plans remain.
+After a new feature level or a new kind of fault, `draw_plan` may return another plan for a seed. These plans stay.
 """
 
 from typing import Final

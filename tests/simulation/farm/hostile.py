@@ -4,12 +4,12 @@
     Hostility.lie      after its process has ended: datagrams sealed by the farm's key, from its machine, with any
                        source address (`tests.simulation.gossip_hostility`)
 
-The entries of a leader reach the log, so each server applies them, now and after each restart. A leader may evict and
-remove servers by right, so it does not do that here. The datagrams claim that members are dead, or have other addresses
-and incarnations, and come from members that do not exist.
+The entries of a leader reach the log, so each server applies them, now and after each restart. A leader has the right
+to evict and remove servers, so this leader does not do that. The datagrams claim that members are dead, or have other
+addresses and incarnations, and come from members that do not exist.
 
-An eviction ends both: the member loses its rights, and the farm replaces its keys. The liar still has the earlier keys.
-Afterwards the farm must be healthy, and all state machines must be equal.
+An eviction ends both kinds of hostility: the member loses its rights, and the farm replaces its keys. The liar still
+has the earlier keys. Afterwards the farm must be healthy, and all state machines must be equal.
 """
 
 import json
@@ -140,7 +140,7 @@ class Hostility:
 
 
 def _about(sample: dict[str, Any], server_id: int) -> dict[str, Any]:
-    """Return the entry with the id of its author, and without a request, which would be a repetition later."""
+    """Return the entry with the id of its author, without its request id, which a later entry has again."""
     inner = {name: _about(each, server_id) if isinstance(each, dict) else each for name, each in sample.items()}
     return {name: server_id if name == "id" else each for name, each in inner.items() if name != "request"}
 

@@ -50,7 +50,7 @@ NETWORK_BITS: Final = ".255"
 _PRODUCT: Final = ("bridge.", "consensus.", "gossip.")
 _NS: Final = 1_000_000_000
 PROOFS_MAX: Final = 256
-"""Verified entries whose results are kept: all nodes verify the same entry."""
+"""Number of verified entries whose results are cached, because all nodes verify the same entries."""
 Replacement = tuple[object, object]
 
 

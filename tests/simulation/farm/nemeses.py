@@ -80,7 +80,7 @@ OF_OPERATORS: Final = (
 )
 """Actions of `operators.py`, one after another."""
 _VARIANTS: Final = {Nemesis.JOIN_AND_LEAVE: Nemesis.INVITE_AND_LEAVE, Nemesis.JOIN_AND_EVICT: Nemesis.HOSTILE}
-"""Actions that replace half of the other actions."""
+"""Actions that replace another action in half of the cases."""
 _HONEST: Final = {Nemesis.HOSTILE: Nemesis.JOIN_AND_EVICT}
 LATER: Final = (Nemesis.ROT, Nemesis.CLIENT_KEY)
 """Actions after the others, drawn separately."""
@@ -89,7 +89,7 @@ DISASTERS: Final = (Nemesis.LOG_TIME, Nemesis.RECOVER)
 DISASTER_SHARE: Final = 1 / 3
 _WEIGHTS: Final = {Nemesis.KILL: 3, Nemesis.POWER_CUT: 4, Nemesis.ISOLATE: 3, Nemesis.ONE_WAY: 2}
 FIRST_CLOCKS_S: Final = (0.0, 315_532_800.0, 2_208_988_800.0, 4_102_444_800.0)
-"""Seconds: wrong clocks at the first start, in 1970, 1980, 2040 and 2100."""
+"""Wrong clocks at the first start, in seconds since the Unix epoch: in 1970, 1980, 2040 and 2100."""
 FIRST_CLOCK_SHARE: Final = 1 / 6
 CLOCK_SET_S: Final = (8.0, 15.0)
 """Seconds from the first start until the clock is set, as NTP does after a boot."""
@@ -111,9 +111,9 @@ class Fault:
     nemesis: Nemesis
     hosts: tuple[str, ...]
     amount: float = 0.0
-    """Seconds of a jump, a rate of drift or loss, seconds of a sync or of a delay, a feature level, bytes of an MTU.
+    """Depends on the kind: seconds of a jump, sync or delay; rate of drift or loss; feature level; bytes of an MTU.
 
-    A first clock has its time in seconds since the Unix epoch.
+    For a first clock: its time in seconds since the Unix epoch.
     """
 
     @property

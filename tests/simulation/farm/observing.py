@@ -38,7 +38,7 @@ class VerdictChange:
     at_s: float
     host: str
     starts: int
-    """Number of the process that gave it."""
+    """Number of the process that reported it."""
     kind: str
     text: str
 

@@ -5,7 +5,7 @@
 
 An operator does not begin an action while the previous one is incomplete, and waits until the log has exactly the
 members as servers. A refused order is sent again, to each running node in turn. So after healing each action completes;
-`waits_for` names the order of an action that does not.
+`waits_for` names the order of an incomplete action.
 """
 
 import json
@@ -56,9 +56,9 @@ from tests.simulation.farm.world import World, as_host
 
 RETRY_S: Final = 2.0
 END_S: Final = 30.0
-"""Time for a node that leaves or is evicted; then its machine is switched off."""
+"""Time that a leaving or evicted node has until its machine is switched off."""
 LEADING_TRIES: Final = 3
-"""Handovers to a hostile member, until it has led."""
+"""Maximum number of handovers to a hostile member; they end when it has led."""
 ROTTING: Final = ("raft/*.segment", "raft/ballot", "raft/*", "history.ring", "*")
 """Patterns of the files with a flipped bit; the last pattern has all small files."""
 REMEDY: Final = re.compile(r"[Mm]ove |[Rr]emove |[Rr]estore |\bmv |copy the ")
@@ -309,7 +309,10 @@ class Operator:
         await self._admit(name)
 
     async def _rot(self, name: str) -> None:
-        """Flip a bit of a stopped node, and start it. After a kill, damage at the end would look like a torn write."""
+        """Flip a bit in the files of a stopped node, and start it.
+
+        After a kill, damage at the end would look like a torn write.
+        """
         self.down.add(name)
         self._failures = len(self._world.failures)
         if await self._stopped(name):
@@ -318,7 +321,10 @@ class Operator:
         await self._start(name)
 
     async def _replace_damaged(self, name: str) -> None:
-        """Do what the refusal of a damaged directory prints. A node that works has repaired or ignored the damage."""
+        """Follow the remedy in the refusal of a damaged directory.
+
+        A node that works has repaired or ignored the damage.
+        """
         self.down.discard(name)
         world = self._world
         while not (failures := damage_reports(world.failures[self._failures :], name)):

@@ -1,6 +1,6 @@
 """The truth about a farm, compared with the verdicts and the alarms of its nodes.
 
-    Truth         the facts of each second, and since when each of them holds: lost pairs, links, working machines
+    Truth         the facts of each second, with the start of each: lost pairs, links, working machines
     Oracle        the claims of each node (`Claim`), judged by the facts
 
     verdict       healthy                 wrong while a server has been down, or cut off from the node, for `LATE_S`, or
@@ -55,9 +55,9 @@ DELAYS_S: Final[Mapping[str, float]] = {
     "disk-unresponsive": DISK_PATIENCE_MS / 1000 + 2 * REPORTED_S,
     "router-unreachable": ANSWER_TIMEOUT_S + 2 * REPORTED_S,
 }
-"""Longest delays of alarms without which a fact at their node is hidden.
+"""Longest delays of alarms. A fact at a node that lasts longer without its alarm is hidden from the operator.
 
-docs/reference/alarms.md has the 5 s of a disk. A router that hangs does not reply for the timeout of a query.
+docs/reference/alarms.md documents the 5 s of a disk. A query to a router that hangs ends after its timeout.
 """
 OF_MACHINE: Final = frozenset(
     {*DELAYS_S, "router", "generation-not-stored", "keyring-not-stored", "address-gone", "content-rejected"}
@@ -111,7 +111,7 @@ _SEEDS: Final = (
 _LASTING: Final = {"farm-key-file": inf, "key-retired": inf, "content-rejected": REJECTED_S + LATE_S} | dict.fromkeys(
     ("peers-refused", "refused-by-peers", "forged-verdicts"), QUIET_AFTER_S + LATE_S
 )
-"""Alarms that last longer: only a remedy ends them (`remedies.py`), or a time without incidents."""
+"""Alarms that outlast their causes: a remedy ends them (`remedies.py`), or a time without incidents."""
 _WITHOUT_QUORUM: Final = frozenset({"no-quorum", "waiting", "stopping", "foreign-key"})
 _ROUTERS: Final = (*OF_ROUTERS, Nemesis.POWER_CUT)
 """Faults that end sessions of a router, or delay them. A router starts later than the node of its machine."""
@@ -148,7 +148,7 @@ CAUSES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "not-published": (*_NETWORK, *_CLOCKS, *_DISKS, *OF_ROUTERS),
     "no-healthy-leaf": (*_NETWORK, *_CLOCKS, *_DISKS, *OF_ROUTERS),
 }
-"""The faults that explain an alarm. Another alarm is false in these trials."""
+"""The faults that explain each kind of alarm. An alarm of another kind is false in these trials."""
 
 
 class Truth:
@@ -190,7 +190,7 @@ class Truth:
         return 0.0 if since_s is None else self._world.time_s - since_s
 
     def had(self, nemeses: tuple[Nemesis, ...], within_s: float, host: str | None = None) -> bool:
-        """Return True if one of these faults was active recently, at a machine or at any.
+        """Return True if one of these faults was active recently, at this machine or, without a machine, at any.
 
         Wrong clocks count at each machine, because log time follows the clocks of a majority.
         """
@@ -264,7 +264,7 @@ class Truth:
                     yield ("linked", *pair)
 
     def _faults_of(self, host: Host) -> Iterator[str]:
-        """Yield the faults of a running machine that its node must report, each by the name of its alarm."""
+        """Yield the alarms that a node must raise for the present faults of its running machine."""
         if _disk_of(host).full:
             yield "disk-full"
         if _disk_of(host).hang:

@@ -1,4 +1,4 @@
-"""The plan of a trial: all choices that are not the simulation's own, as plain data."""
+"""The plan of a trial as plain data: its seed, faults and options. The rest of a trial follows from its plan."""
 
 from dataclasses import dataclass
 from random import Random
@@ -8,7 +8,7 @@ from tests.simulation.farm.nemeses import Fault, Nemesis, draw_faults
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All choices of a trial. The same plan gives the same trace."""
+    """Choices of a trial. The same plan gives the same trace."""
 
     seed: int
     nodes: int

@@ -31,7 +31,7 @@ from tests.simulation.farm.world import World
 REMEDY_S: Final = 120.0
 LOOK_S: Final = 5.0
 INCIDENTS: Final = frozenset({FORGED_VERDICTS.kind, PEERS_REFUSED.kind, REFUSED_BY_PEERS.kind})
-"""Alarms about incidents: they end some minutes after the last one."""
+"""Alarms about incidents: they end some minutes after the last incident."""
 TYPED: Final = frozenset({"keys export", "log-time back", "node approve", "servers remove", "mv", "chmod"})
 """Paths of the typed commands, and other programs."""
 _READS: Final = "it does not change anything; tests/remedies runs it at a running node"

@@ -3,7 +3,8 @@
     whole replay        all entries, applied by a new state machine
     snapshot and tail   the first half, a snapshot of it, and the second half applied after its restoration
 
-A node has its state from its own mixture of live entries, replays after restarts, and snapshots. All must be equal.
+Each node has its state from a different mixture of live entries, replays after restarts, and snapshots. All states
+must be equal.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -45,7 +46,7 @@ class FirstSnapshot:
 async def replayed(
     founding: Founding, committed: Mapping[int, Applied], last: int, first: FirstSnapshot | None = None
 ) -> dict[str, str]:
-    """Return the digests of the state after the entry at `last`, by the way to it."""
+    """Return the digests of the state after the entry at `last`, one for each kind of replay."""
     begin = 0 if first is None else first.last.index
     entries = [
         Entry(term, EntryKind(kind), data)

@@ -3,7 +3,7 @@
     Router.serve(stream)      I2CP of one router (`tests.node.fake_i2cp_router`), with the machine's clock
     Floodfills                the structures that clients of the network find, from a documented delay after publication
 
-Habits, as measured on a private network of both kinds:
+Behavior, as measured on a private network of both kinds:
 
     Java    disconnects with a reason if it does not accept a structure; a floodfill stores an accepted one after 11 s
     i2pd    ignores such a structure without a reply; a floodfill stores an accepted one after 5 to 50 s, and the next
@@ -39,7 +39,7 @@ from tests.wire.i2cp_router_half import Message
 JAVA_FLOOD_S: Final = 11.0
 I2PD_FLOOD_S: Final = (5.0, 50.0)
 I2PD_PAUSE_S: Final = 20.0
-"""Least time between two structures of one session at a floodfill (PUBLISH_MIN_INTERVAL)."""
+"""Minimum time between two structures of one session at a floodfill (PUBLISH_MIN_INTERVAL)."""
 TUNNELS: Final = 2
 """Inbound tunnels of each session."""
 START_S: Final = 20.0

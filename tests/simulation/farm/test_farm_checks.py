@@ -1,4 +1,4 @@
-"""The plans and the checks of trials, without a farm: each check finds the fault that it is for."""
+"""The plans and the checks of trials, without a farm: each check finds its kind of fault."""
 
 import dataclasses
 import errno

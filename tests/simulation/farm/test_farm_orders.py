@@ -43,7 +43,7 @@ A_VOTER: Final = r"voter: node-1, node-2"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A command line. `refused` has the refusal at both nodes, and `at_learner` the one at the learner."""
+    """A command line. `refused` is the refusal at both nodes, and `at_learner` the refusal at the learner alone."""
 
     line: str
     refused: str = ""

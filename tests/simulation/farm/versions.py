@@ -4,9 +4,10 @@
     LevelOfHost                              takes the place of `SUPPORTED_LEVEL` in the modules that compare levels
     metadata_of_level                        announces the level of the machine in gossip
 
-An older version differs here in its level only. It announces and proposes this level, and refuses a higher one.
-Its code for entries is the present one, which applies the kinds of entries of the farm's level. So the simulation
-checks the rules for raises and refusals, not the differences between two builds; `make soak-upgrade` runs two builds.
+In the simulation, an older version differs in its level only. It announces and proposes this level, and refuses a
+higher one. Its code for entries is the present one, which applies the kinds of entries of the farm's level. So the
+simulation checks the rules for raises and refusals, not the differences between two builds; `make soak-upgrade` runs
+two builds.
 """
 
 from collections.abc import Callable
