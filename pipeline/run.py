@@ -94,7 +94,7 @@ DERIVED_TABLES = "the derived tables"
 PROGRESS_SECONDS = 1
 BESIDE_SECONDS = 5
 TOPIC_FULL = 0.9
-"""The least share of its maximum offsets with which a batch of a topic counts as full."""
+"""A batch of a topic counts as full if it has at least this share of the maximum number of offsets."""
 NOTED_WINDOWS_MAX = 1_000_000
 """The limit of recorded windows, about 50 MB.
 

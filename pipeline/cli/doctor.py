@@ -49,7 +49,7 @@ class Finding:
 
 
 def examine(output: Output, node: str | None, environment: dict[str, str]) -> list[Finding]:
-    """Make all checks; keep only a small directory of this user below the temporary one."""
+    """Make all checks. They leave only a small directory of this user, below the temporary directory."""
     checks: list[Callable[[], Iterator[Finding]]] = [
         _python,
         lambda: _packages(output),

@@ -35,13 +35,13 @@ from pipeline.tables.files import TableDamagedError
 
 LINE_WIDTH = 100
 INDEX_DIGITS = 16
-"""The maximum length of an index: it is at most 2^53, so that JSON represents it exactly."""
+"""The maximum number of digits of an index, which is at most 2^53, so that JSON represents it exactly."""
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(, *\d+)?\])?|local-cluster\[[\d, ]+\]|spark://.+|yarn|k8s://.+")
 
 
 LOCAL, SPARK = "local", "spark"
 LOCAL_ENTRIES_MAX = 2_000_000
-"""A longer range is read by Spark, with all processors."""
+"""The number of entries above which Spark reads a range, with all processors."""
 
 
 @dataclass(frozen=True, slots=True)

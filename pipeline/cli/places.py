@@ -5,8 +5,7 @@
     --farms FILE         Farms       several farms, whose options are in the file
     --kafka HOST:PORT    Topic       the farm's topic, by Spark's own connector
 
-A place has only its own options. One function (`place_of`) judges the command line, so no method of a place meets an
-option of another place.
+A place has only its own options: one function (`place_of`) checks the command line, and refuses options of two places.
 """
 
 from collections.abc import Callable

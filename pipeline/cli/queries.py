@@ -58,7 +58,7 @@ _FILLED_BY = {
     "members": _TRACED,
     "closest_floodfills": "`garlicfarm pipeline floodfills` makes it",
 }
-"""The source of tables that only some runs fill."""
+"""For each table that only some runs fill: the run or command that fills it."""
 
 if TYPE_CHECKING:
     from pipeline.serve.query import Answer

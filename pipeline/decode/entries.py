@@ -2,8 +2,8 @@
 
     bytes ──▶ the farm's own decoder (`bridge.wire.log.entries`) ──▶ is it proven? ──▶ Decoded
 
-The verdict is the farm's, because its code makes it: entries that every server applies become rows of the tables,
-ignored entries become rows of `quarantine`. One rule is added. An entry without a proof of its author is refused, since
+The farm's own code makes the verdict: entries that every server applies become rows of the tables, ignored entries
+become rows of `quarantine`. One rule is added. An entry without a proof of its author is refused, since
 the farm ignores it (docs/reference/application-json.md). The validity of a proof and the rights of its author
 depend on the identities that the farm had admitted by then. Only the farm has these identities. So an entry in the form
 of a proven one is counted here, although the farm may have refused it.
@@ -103,9 +103,7 @@ class Decoded:
     """One decoded entry. `content` is None for a refused entry, and for one without content beyond its kind."""
 
     entry: str
-    """report, clock, publication, …, configuration, no-op; `refused`; `snapshot`: a report of which the log holds only
-    the result.
-    """
+    """report, clock, publication, …, configuration, no-op; `refused`; `snapshot`: a report that only a snapshot has."""
     content: Content | None = None
     reason: str | None = None
     """The reason of a refusal."""

@@ -1,4 +1,4 @@
-"""Feedback to each of several farms: weighed, fenced and submitted separately, by a few threads while there are rows.
+"""Feedback to several farms: a few threads weigh the rows of each farm, and submit its factors, separately.
 
     rows of a batch ──▶ by farm ──▶ the farm's queue ──▶ in turn ──▶ one of `WORKERS` threads ──▶ its `Feedback`
                                                          │               └── the farm's `Reach`: from `FarmsFile`
@@ -11,8 +11,8 @@ that has waited the longest, and a farm has one thread at a time. An unreachable
 of each hanging farm occupies one of these threads for some seconds. A queue keeps the newest `QUEUE_BATCHES` batches of
 a farm.
 
-Each farm has separate smoothed figures, and an entry for it is made from its log alone: `throughIndex` and the
-cluster id fence it.
+Each farm has separate smoothed figures, and an entry for it is made from its log alone. Its cluster id and its
+`throughIndex` make it invalid in another farm and after a newer entry.
 
 The farms' file is read again when it changes, and a farm's new `Reach` applies from its next rows on. A fault of one
 farm's settings, such as a missing token file, is reported once and stops only the feedback to that farm.

@@ -12,9 +12,9 @@ are doubled internally.
 The past does not show how clients would have reacted: reports stay unchanged, regardless of the factors. So the result
 shows the speed, the extent and the cost of a setting's changes of factors, but not the stability of the feedback loop.
 
-A server is *bad* in a window if most of the window was bad by the formula. The window is bad while the server does not
-report, while its leaves are unhealthy, or if its median job lag is beyond half of the worst. The *weight* of a leaf is
-1 / factor: clients prefer cheaper leaves. Leaves excluded by an operator are counted like others.
+A server is *bad* in a window if it reported for less than half of the window, if its leaves were healthy for less than
+half of it, or if its median job lag was more than half of `LAG_WORST_MS`. The *weight* of a leaf is 1 / factor: clients
+prefer cheaper leaves. Leaves excluded by an operator are counted like others.
 """
 
 import math
@@ -66,12 +66,12 @@ class Spread:
 
 @dataclass(slots=True)
 class ServerCourse:
-    """The history of a server's factor under one setting; `left_ms` has the time until clients left it, each time."""
+    """The history of a server's factor under one setting; `left_ms` has the times until clients left the server."""
 
     factor: Spread = field(default_factory=Spread)
     left_ms: list[int] = field(default_factory=list)
     has_left: bool = False
-    """True if clients have left it in the current bad spell."""
+    """True if clients have left the server in the current bad spell."""
 
     @property
     def median_left_ms(self) -> int | None:

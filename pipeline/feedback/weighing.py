@@ -48,16 +48,16 @@ class Setting:
     """The tuning of the formula: a run uses the defaults, and `pipeline what-if` tries others on the past."""
 
     gain: float = 2.0
-    """The distance of a factor from 1 for a strain that is 1 above the *middle*, the servers' median strain."""
+    """The rise of a factor for each unit of strain above the *middle*, the servers' median strain."""
     lag_share: float = 0.6
     absence_share: float = 0.2
     illness_share: float = 0.2
-    """The shares in the strain of lag, absence and illness: together 1."""
+    """The shares of lag, absence and illness in the strain; their sum is 1."""
     report_weight: float = 0.5
     period_weight: float = 0.2
     """The weights of a new report, and of a new period, in the smoothed figures."""
     change_min: float = 0.05
-    """A smaller change is not worth an entry."""
+    """The least change of a factor that causes an entry."""
     pause_periods: int = 10
     """The least number of reporting periods between two entries; the pause is never longer than `PAUSE_MAX_MS`."""
 
@@ -119,7 +119,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The steps of the formula for a leaf, on its server with the least strain."""
+    """The steps of the formula for a leaf. If several servers report it, the server with the least strain counts."""
 
     server_id: int
     lag: float
@@ -220,7 +220,7 @@ class Weighing:
         return {leaf: each.wanted for leaf, each in self.inputs(removed).items()}
 
     def inputs(self, removed: Collection[int] = ()) -> dict[str, Inputs]:
-        """Return the factor of each leaf with the figures that it is made of."""
+        """Return the factor of each leaf, with the figures that determine it."""
         counted = {server_id: each for server_id, each in self._servers.items() if server_id not in removed}
         least: dict[str, tuple[float, int]] = {}
         for server_id, server in counted.items():

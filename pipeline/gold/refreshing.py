@@ -3,8 +3,8 @@
     touched windows ──▶ base rows of that time ──▶ views ──▶ the table's SQL ──▶ rows of these windows ──┐
     files of the table with rows of that time ──▶ without the touched windows ───────────────────────────┴▶ a commit
 
-The text is one SELECT. It finds a view of each source table, with the rows from `reach_ms` before the first touched
-window to `reach_ms` after the last. It also finds the table's views from `pipeline/gold/views`. It returns rows by
+The text is one SELECT. It reads a view of each source table, with the rows from `reach_ms` before the first touched
+window to `reach_ms` after the last. It also reads the table's views from `pipeline/gold/views`. It returns rows by
 window; rows of untouched windows are dropped. So if a batch adds a row to a window, the window is made again from all
 its rows. Other windows are not made again. A window's rows may depend only on rows within its reach; otherwise the
 division into batches would be visible in the table.
@@ -58,7 +58,7 @@ class GoldTable:
     """A derived table and the SQL that makes it. Its columns include `farm`, `window_start` and `day`.
 
     `views`: name and SQL of the views made before it, in order. `widen_ms`: a touched window touches all windows that
-    overlap the span of this length around it. `compares_uptimes`: the text finds the view `earlier`, with the last
+    overlap the span of this length around it. `compares_uptimes`: the text reads the view `earlier`, with the last
     uptime of each server before its rows, from the table's own `uptime_ms`.
     """
 
@@ -185,7 +185,7 @@ class _Job:
 
 
 def made_by(query: str, batch: int, log_batch: int) -> list[tuple[str, int]]:
-    """Return the batches in a commit of a derived table: the query's own, the log's, and the query itself."""
+    """Return the transactions of a derived table's commit: last batch of query and log, and checksum of the query."""
     return [(query, batch), (LOG, log_batch), (_MADE_BY, zlib.crc32(query.encode()))]
 
 

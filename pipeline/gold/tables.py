@@ -7,14 +7,14 @@ A batch touches the windows of its rows, and the farm's newest window before the
 shows if the last period of that window was complete. The table `gold_windows` keeps both until all derived tables have
 them. So a killed run does not lose a window, and batches may be combined.
 
-A derived table has its batches in its commits. The commits have a query name with the width of windows and a checksum
-of the SQL. With another width, or another version's text, the table does not have batches of that name, so it is made
-again from all kept history. The same applies to a removed table.
+The commits of a derived table state its batches under a query name, which contains the width of windows and a checksum
+of the SQL. With another width or text, the table does not have batches of that name, so it is made again from all kept
+history. The same applies to a removed table.
 
 Each commit of a derived table also has the last batch of the log, and the record of batches has the last batch of each
-derived table and of `gold_windows`. A table from another time is made again from all kept history. After another
-`gold_windows`, or another width, the newest window of each farm is found again, and all tables of `GOLD` and `FOLDED`
-are made again.
+derived table and of `gold_windows`. If they differ, for example because the table was restored from a backup, the table
+is made again from all kept history. If `gold_windows` or the width differs, the newest window of each farm is found
+again, and all tables of `GOLD` and `FOLDED` are made again.
 
 Tables that are not by window, such as the leaderships, are small. They absorb new rows of the log, or new events of the
 nodes' traces (`pipeline/gold/traces.py`).

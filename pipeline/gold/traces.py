@@ -11,7 +11,7 @@ The two queries do not wait for each other. A trace may report a lost contact be
 the log, or weeks after. So a last contact is searched again when the log touches windows from before the notice, and
 when a Raft id becomes known. Only reports of the days of such notices, and of the days before, are read.
 
-A long trace, as of a first run, is processed in portions of whole batches, each with a commit. One query over all
+A long trace, such as in a first run, is processed in portions of whole batches, each with a commit. One query over all
 events needs memory for all of them. Of the older events only copies of new events are read. They are found by their
 names, because copies may lack a log time.
 """

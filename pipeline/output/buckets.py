@@ -45,7 +45,7 @@ class BucketError(OSError):
 
 
 class OvertakenError(BucketError):
-    """An object is not as this process left it: another process writes."""
+    """Another process has changed an object since this process read or wrote it."""
 
 
 class MissingObjectError(FileNotFoundError):

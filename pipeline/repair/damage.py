@@ -102,7 +102,7 @@ def examine(output: Output) -> Damage:
         readable = [file for file in table.files() if file not in lost]
         if lost:
             lost_by_table[spec.name] = lost
-        # A made record is newer than these tables.
+        # A record made from the tables states the same last batch for all, so it does not show older tables.
         is_older = table.committed(LOG) < notes.batch_of(spec.name) and not record.fault
         if table.lacks_rows() or is_older:
             inexact.append(spec)

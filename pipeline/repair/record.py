@@ -5,7 +5,8 @@
 
 The tables do not prove which checkpoint belongs to them, so a made record always begins new numbers. The last entry of
 a farm is the highest index in any table. So no row is read twice, and `examine` finds the rows before it that a table
-lacks. By the made record, all tables have the last batch, so older ones are counted again or made again.
+lacks. A made record states that all tables have the last batch, so tables without it are counted or made
+again.
 """
 
 from collections.abc import Mapping

@@ -1,12 +1,12 @@
 """The selection of entries: by options of the source, and by Spark's filters for a batch read. Pure.
 
-    option                        Spark's filter                          place of use
-    start, end                    index = < <= > >= IN                    no other entry is read
-    since, until (log time)       log_time = < <= > >=                    before an entry is decoded
-                                  kind = IN                               before an entry is decoded
-    entries, servers              entry, server_id = IN                   before its columns are made
-    farms' file                   farm = IN                               the others' logs are not read
-    columns                                                               the others are not made
+    option                        Spark's filter                          effect
+    start, end                    index = < <= > >= IN                    other entries are not read
+    since, until (log time)       log_time = < <= > >=                    other entries are not decoded
+                                  kind = IN                               other entries are not decoded
+    entries, servers              entry, server_id = IN                   columns of other entries are not made
+    farms' file                   farm = IN                               logs of other farms are not read
+    columns                                                               other columns are not made
 
 A filter that is not in the list is left to Spark.
 """

@@ -12,7 +12,7 @@ So this file records the range of a batch before a table commits it, and the las
 The derived tables may lag, so their last batches are a separate part.
 `TableDamagedError` reports a batch with a gap after the last batch, a recorded number with another range, and a table
 that lacks an earlier batch. The file is replaced as a whole (`pipeline/output/documents.py`). The entries of each farm
-stay in JSON between two batches: 100,000 farms are a tenth of the driver's memory as objects.
+stay in JSON between two batches: as objects, those of 100,000 farms would take a tenth of the driver's memory.
 """
 
 from collections.abc import Mapping

@@ -11,7 +11,7 @@ only with its entries, so the state of the other farms cannot change.
 
 The state is written last. A repeated batch after a crash begins with the state before it and produces the same rows. It
 finds the written ones by their query and batch (`pipeline/tables/delta.py`). If the stored state does not end at the
-beginning of the batch, a run without a watch came between. Then the watch starts from scratch.
+beginning of the batch, an earlier run did not watch the servers. Then the watch starts from scratch.
 """
 
 from collections.abc import Iterator, Mapping

@@ -271,7 +271,7 @@ def test_batch_is_written_once_by_two_runs(place: BucketPath, tmp_path: Path) ->
     failures: list[BaseException] = []
 
     def run_until_end() -> None:
-        # Both act as if they had the lock. A run that meets the other one's writes ends, and is started again.
+        # Both act as if they had the lock. A run that finds writes of the other one ends, and is started again.
         for _ in range(ROUNDS):
             try:
                 run(address, place)
@@ -333,12 +333,12 @@ def test_table_is_read_during_checkpoint(s3: S3Server, place: BucketPath, monkey
     append(table, CHECKPOINT_COMMITS - 1)
     after = dict(s3.objects)
     assert before.keys() - after.keys()
-    # when it does between a list and the requests for the listed objects
+    # when the checkpoint deletes them between a list and the requests for the listed objects
     s3.objects, s3.after_list = dict(before), after
     assert stored_version(place / "clocks") == table.known_batch(LOG) + 1
     s3.objects, s3.after_list = dict(before), after
     assert indexes(place) == [*range(CHECKPOINT_COMMITS)]
-    # and after the first use of a table
+    # and when it deletes them after the first use of a table
     assert opened.batch("clocks", LOG) == CHECKPOINT_COMMITS - 2
     with pytest.raises(TableDamagedError, match="clocks is damaged"):
         opened.batch("clocks", "another query")

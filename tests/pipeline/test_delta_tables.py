@@ -157,7 +157,7 @@ def test_undated_rows_expire_by_batch_number_or_write_time(tmp_path: Path) -> No
     assert untimed.written_ms is not None
     assert untimed not in too_old(files, 500_000, untimed.written_ms + 500_000)
     assert untimed in too_old(files, 500_000, untimed.written_ms + 500_001)
-    # a batch number is better evidence than the machine's clock
+    # a batch number counts before the time of the write, because the machine's clock may be wrong
     numbered = [replace(file, batch=number) for number, file in enumerate(sorted(files, key=lambda each: each.rows))]
     late = untimed.written_ms + 86_400_000
     first, last = (replace(untimed, batch=batch) for batch in (-1, 99))

@@ -23,7 +23,10 @@ KEY = "farm/batches-log.json"
 
 
 class Directory:
-    """The used part of the client hdfs-native, in a directory. `before`, `after`: run once at the next such call."""
+    """The methods of hdfs-native that the pipeline uses, in a directory.
+
+    `before`, `after`: run once at the next such call.
+    """
 
     root = Path()
     before: tuple[str, Callable[[], Any]] | None = None

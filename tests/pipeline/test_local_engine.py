@@ -318,7 +318,7 @@ def test_stop_cancels_tasks_elsewhere(tmp_path: Path) -> None:
 
 
 def test_stop_continues_after_error_of_cancel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # given a JVM that has ended, whose tasks end at the third call
+    # given a JVM that has ended; the tasks end at the third call of `cancel`
     monkeypatch.setattr(local_query, "CANCEL_S", 0.01)
     began, ended, notes, calls = threading.Event(), threading.Event(), list[str](), count(1)
 
@@ -364,7 +364,7 @@ def test_rows_are_previewed_between_batches(tmp_path: Path, monkeypatch: pytest.
         steps.append((kind, [number for each in rows for number in each.column("number").to_pylist()]))
         now[0] += 4
         source.newest += 1
-        # After the second batch a backlog of a large row comes.
+        # After the second batch, the backlog is one large row.
         if len(steps) == 4:
             monkeypatch.setattr(local_query, "KEPT_BYTES", 0)
         if len(steps) == 6:

@@ -466,7 +466,7 @@ def test_shards_of_last_two_offsets_are_known(tmp_path: Path, monkeypatch: pytes
 
 
 def test_state_of_many_farms_between_batches_is_text(tmp_path: Path) -> None:
-    """A farm has 45 bytes in the offset and in the record of batches; as objects it has several hundred."""
+    """A farm has 45 bytes in the offset and in the record of batches; as Python objects, several hundred."""
     farms, shards, notes = 20 * WHOLE_FARMS, OffsetShards(tmp_path / "checkpoint"), BatchNotes(tmp_path, "log")
     tracemalloc.start()
     try:

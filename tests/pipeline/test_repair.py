@@ -311,7 +311,7 @@ def test_tables_older_than_checkpoint_are_read_up_to_it(states: list[Path], tmp_
 def test_record_and_checkpoint_older_than_tables_are_replaced(
     states: list[Path], undamaged_rows: Rows, tmp_path: Path
 ) -> None:
-    # given a checkpoint that gives known numbers to other entries, and a record that agrees with it
+    # given an earlier checkpoint and record: the numbers of stored batches would belong to other entries
     output = shutil.copytree(states[-1], tmp_path / "tables")
     shutil.copy(states[1] / RECORD, output)
     remove("checkpoint")(output)
@@ -497,7 +497,7 @@ def test_restored_state_does_not_lose_rows_silently(
 ) -> None:
     """Some tables, the checkpoint or the record return to an earlier state, or the record is lost.
 
-    Queries and a run refuse the tables, or they are right. After the repair they are right.
+    Queries and a run refuse the tables or have right rows. After the repair, the rows are right.
     """
     choice, output = random.Random(seed), tmp_path / "tables"
     shutil.copytree(states[-1], output)
@@ -564,7 +564,7 @@ def derived_at_end(derived_states: list[Path], tmp_path_factory: pytest.TempPath
 
 
 def restore_derived(output: Path, states: list[Path], choice: random.Random) -> str:
-    """Let some derived tables, or the recorded windows, return to an earlier state; return a note."""
+    """Return some derived tables, or the recorded windows, to an earlier state; return a description."""
     places = [None, *states[:-1]]
     names = choice.sample([*SPECS, WINDOWS_SPEC.name], choice.randint(1, 3))
     chosen = {name: choice.choice(places) for name in names}

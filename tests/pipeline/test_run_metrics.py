@@ -108,7 +108,7 @@ def test_lag_excludes_unlisted_farm_until_listed_again() -> None:
     for farms, behind_s in ((set[str](), 384), ({"a"}, 30), (set[str](), 30), ({"a", "b"}, 384)):
         metrics.progressed(100, 100, farms)
         assert value(metrics, "lag_seconds") == behind_s
-    # With many farms, the report has the removed farms instead. It replaces the known farms.
+    # With many farms, the source reports the removed farms instead; they replace the earlier removed ones.
     for removed, lag_s in (({"b"}, 30.0), (set[str](), 384.0), ({"a", "b"}, math.nan)):
         metrics.progressed(100, 100, {"a"})
         metrics.progressed(100, 100, removed=removed)

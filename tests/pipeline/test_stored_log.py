@@ -47,7 +47,7 @@ FOUNDING = Founding((Founder(bytes(8), EPOCH_MS, bytes(range(16))),))
 
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limit the zeros that fill a new segment, and that each reader searches."""
+    """Make segments small, because zeros fill a new segment, and each reader searches them."""
     monkeypatch.setattr("bridge.node.offline.stored_farm_writer.StorageOptions", partial(StorageOptions, 1024 * 1024))
 
 

@@ -1,4 +1,4 @@
-"""Versions of the packages and of Spark's jars: the pipeline refuses others in one sentence, before any work."""
+"""Versions of the packages and of Spark's jars: others are refused in one sentence, before any work."""
 
 import tomllib
 from importlib import metadata
