@@ -31,7 +31,7 @@ an arm64 processor.
 
 **armhf** (32-bit ARM) lacks wheels of {missing}.
 There pip builds them from their sources, with a C compiler, the headers of Python and of libffi, and for `cbor2` a
-Rust compiler. It does not have a Debian package. If the machine can run a 64-bit system, use that instead.
+Rust compiler. Armhf does not have a Debian package. If the machine can run a 64-bit system, use that instead.
 """
 ALL_WHEELS = """
 Every machine of this table has all wheels.
@@ -50,7 +50,7 @@ def page() -> str:
     end = NO_WHEELS.format(missing=", ".join(missing)) if missing else ALL_WHEELS
     releases = ", ".join(f"{each.name} (Python {each.python})" for each in RELEASES.values())
     packaged = (
-        f"\nDebian packages can be built for {releases},\non amd64 and arm64, each for both: `make dist"
+        f"\nDebian packages can be built for {releases},\non amd64 or arm64, for both architectures: `make dist"
         " DEB_PYTHON=3.13 DEB_ARCH=arm64`. Without these parameters\nthe package is for Debian 12 and the building"
         " machine.\n"
     )

@@ -28,11 +28,12 @@ this case UDP to the server is blocked, and the alarm `udp-blocked` names it.
 can publish, and a healthy leaf. If not the quorum but the publishers or the leaves determine the number, the text names
 them.
 
-A member may report any master. So the kind depends only on the masters in this node's settings, and on masters in the
-reports of two or more servers. Without such a master, it depends on the masters of the server with the lowest Raft id.
-`degraded` lists the other masters without a valid structure. A master that only evicted or retired identities have
-reported or published does not count, unless the log has a publication of it and another server has a leaf for it.
-Clients may still use the address of such a master, until the log drops it an hour after the last publication.
+A member may report any master. So the kind of the verdict depends only on the masters in this node's settings, and on
+masters in the reports of two or more servers. Without such a master, it depends on the masters of the server with the
+lowest Raft id. `degraded` lists the other masters without a valid structure. A master that only evicted or retired
+identities have reported or published does not count, unless the log has a publication of it and another server has a
+leaf for it. Clients may still use the address of such a master, until the log drops it an hour after the last
+publication.
 
 A node whose disk is full or hangs cannot add entries to its log. While it knows a leader, its verdict is
 `degraded` with the alarm of its disk, and not `no-quorum`.
