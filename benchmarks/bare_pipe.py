@@ -8,8 +8,8 @@
 A server prints its port and certificate, and reads the list of its followers; it ends when its standard input closes.
 
 A frame is a length of four bytes and that many bytes of entries. The pipe omits terms, indexes and checksums, and does
-not handle failures. The bare group has as many bytes, processes and syncs. As in its servers, one round is pending at a
-time, and frames that arrive during a round form the next one. TLS and certificates are the servers' own.
+not handle failures. The bare consensus group (`consensus_node`) has as many bytes, processes and syncs, and the same
+TLS and certificates. Both have one pending round at a time, and frames that arrive during a round form the next one.
 """
 
 import gc
@@ -88,7 +88,7 @@ async def running_pipe(directory: Path) -> AsyncIterator[Pipe]:
 def main() -> None:
     """Run one process."""
     document = json.loads(sys.argv[1])
-    # As in the bare servers, so that both have the same costs of Python.
+    # As in `consensus_node`, so that both have the same costs of Python.
     gc.freeze()
     trio.run(_serve if "directory" in document else _load, document)
 

@@ -38,7 +38,7 @@ echo $status
 """
 """The shell around another program: it prints the process id and, when the program has ended, its exit status.
 
-It waits for the end of the program, because a dying process still listens on a port that the next one needs.
+The shell waits for the end of the program, because a dying process still listens on a port that the next process needs.
 """
 
 

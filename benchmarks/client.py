@@ -1,8 +1,8 @@
 """One client process with concurrent clients: each submits an entry, waits until it is committed, and repeats.
 
 The process uses the Garlic Farm protocol through `GarlicFarmClient`, like any client: TLS with pinned certificates,
-Digest upgrade, redirects to the leader. `load` defines its messages to and from the parent. etcd's client
-(in Go) and the bare pipe's measure in the same way.
+Digest upgrade, redirects to the leader. `load` defines its messages to and from the parent. The clients of etcd
+(in Go) and of the bare pipe measure in the same way.
 """
 
 import json

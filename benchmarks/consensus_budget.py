@@ -82,7 +82,7 @@ async def measure(job: Job) -> list[Figure]:
 
 
 def split(write: tuple[int, int], leader: Marks, followers: Sequence[Marks]) -> list[float] | None:
-    """Return the microseconds of each step of a write, or None if a hop is missing or the leader's disk was late."""
+    """Return the microseconds of each step; None if a hop is missing or the write waited for the leader's disk."""
     begin, end = write
     try:
         request = _first(leader, REQUEST, begin)

@@ -1,6 +1,6 @@
 """Three servers of the bare consensus group in a directory: started, queried, killed and started again.
 
-The kernel chooses their ports of loopback at the first start. After a restart they have the same ports and
+At the first start, the kernel chooses their ports on loopback. After a restart they have the same ports and
 certificates, so the other servers and the clients can connect.
 """
 

@@ -4,8 +4,8 @@
 
 A farm's node also gossips, reports and publishes; this process only replicates, so its cost is the cost of consensus.
 It prints one line with its port, its certificate's fingerprint and the time to open the storage. It reads one line with
-its peers, prints "ready", and prints its status for each further line. It ends when its standard input closes, so it
-cannot outlive the benchmark.
+its peers and prints "ready". For each further line that it reads, it prints its status. It ends when its standard input
+closes, so it cannot outlive the benchmark.
 """
 
 import dataclasses
@@ -91,7 +91,7 @@ class Specification:
     whole_log: bool = False
     """True if snapshots never shorten the log."""
     instrument: str = ""
-    """`hops`: the server stores the time of each hop of an entry; `split`: its processor time by kind of work."""
+    """The measurement: `hops` for the time of each hop of an entry, `split` for processor time by kind of work."""
     hosted: int = 1
     """Number of servers in this process, with consecutive ids and a subdirectory each."""
     follows: bool = False

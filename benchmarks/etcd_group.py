@@ -8,7 +8,7 @@ fsync is on, the default. The base timeout equals the bare group's `lan`: 1,000 
 
 The client under load is written in Go, like etcd's own clients, and etcd is skipped without it. gRPC in Python uses so
 much processor time per call that, on two processors, etcd reaches only half of its throughput. Single requests use
-etcd's gateway from JSON over HTTP to gRPC, which needs neither gRPC nor generated messages.
+etcd's gateway from JSON over HTTP to gRPC, so the benchmark needs neither gRPC nor generated messages.
 """
 
 import json

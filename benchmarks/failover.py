@@ -3,8 +3,8 @@
     leader:     SIGKILL ─▶ another server is leader (its own trace) ─▶ a client's next submission is acknowledged
     publisher:  SIGKILL ─▶ a valid structure of another server, newer than the kill, is on disk
 
-Before the next repetition, the killed process restarts and catches up, so each one begins with a complete farm. In the
-leader's case, a client continuously submits one entry at a time. Like any client, it detects the death by its
+Before the next repetition, the killed process restarts and catches up, so each repetition begins with a complete farm.
+In the leader's case, a client continuously submits one entry at a time. Like any client, it detects the death by its
 connection. The figure includes the client's timeout for each server.
 """
 

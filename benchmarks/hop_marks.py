@@ -5,7 +5,8 @@
     SENT      bytes given to the kernel           STORED    … and the event loop has the result
     ACK       a decoded reply, before the step    REPLIED   the reply to a request was sent
 
-An untraced server does not pay for marks. Each wrapper stores its times for each call in lists that `take` empties.
+A server without these wrappers does not pay for marks. A wrapper adds the times of each call to lists; `take` empties
+them.
 """
 
 from collections.abc import Callable

@@ -5,8 +5,8 @@
                       for comparison the same consumer on a single Kafka 4.1 broker, with the same values
     kraft-memory      two farms, one without and one with `[kafka]` on every node: idle, and after consumers have read
 
-If hypothesis is installed, as for the tests, kio loads it, which uses 13 MB. The farms of `kraft-memory` run without
-it, like production nodes.
+If hypothesis is installed, as for the tests, kio loads it and uses 13 MB more. So `kraft-memory` prevents the import:
+production nodes do not have hypothesis.
 
 *Cold* means that record batches are built from entries of the log. The files may be in the page cache, as for the
 broker, which sends them unchanged from the disk. The consumer shares the machine with the server.

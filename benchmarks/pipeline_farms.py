@@ -7,8 +7,8 @@ The farms are not processes: their logs are one generated log with another clust
 figures exclude the requests to the nodes, and include all work of the pipeline: planning, decoding, rows, commits and
 the watch. With `DERIVED_MAX` farms at most, they include the derived tables and the report. The batches have the
 default maximum of entries, so many farms take turns. A run keeps up if the batches of a reporting period take less time
-than it; this is then the lag. Each number of farms has its own process, whose peak memory is the figure of the driver.
-The tasks are in other processes, as with Spark.
+than the period; the time of the batches is then the lag. Each number of farms has its own process, whose peak memory is
+the figure of the driver. The tasks are in other processes, as with Spark.
 """
 
 import json
@@ -286,7 +286,7 @@ def run(directory: Path, farms: int) -> ManyFarmsCost:
 def _report(directory: Path) -> Took:
     """Make the report of all farms as `garlicfarm pipeline report` does, without the start of Python."""
     began, began_s = time.perf_counter(), time.process_time()
-    from pipeline.serve.report import make_report  # noqa: PLC0415 - it loads Vega, which is no part of the driver
+    from pipeline.serve.report import make_report  # noqa: PLC0415 - it loads Vega, which the driver does not use
 
     make_report(directory, datetime.now(UTC), show_destinations=False)
     return Took(time.perf_counter() - began, time.process_time() - began_s)

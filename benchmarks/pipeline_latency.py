@@ -6,8 +6,8 @@
 Each report has a unique uptime, which identifies its row. The pause before a report is random (seeded): after a fixed
 pause, each report would have the same phase of the preview, and its latency would not be typical. The benchmark reads
 the table every 20 ms, like any reader: from another process, while the run writes it. The engines follow the same farm
-in turn, each with its default trigger and with derived tables, events, watch and feedback. The nodes report each 30 s,
-as by default; GARLICFARM_PERIOD_S sets another period.
+in turn, each with its default trigger and with derived tables, events, watch and feedback. The nodes report every 30 s,
+the default; GARLICFARM_PERIOD_S sets another period.
 """
 
 import os

@@ -6,7 +6,7 @@
 
 A client that waits for each write would also measure its own timeout for the dead server. Writes begun before the given
 time do not count: the dead server may have acknowledged them. Writes to etcd take turns among all members, each on a
-separate connection. Garlic Farm's clients together are connected to all servers, too: each begins with another server,
+separate connection. There are also connections to all servers of Garlic Farm: each client begins with another server,
 and keeps its connections.
 """
 

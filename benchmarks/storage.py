@@ -8,7 +8,7 @@
               file, fsync, rename, fsync of the directory
 
 Every commit has 1, 16 or 256 entries of 256 bytes and is durable when it returns. One thread makes consecutive commits:
-this measures the cost of a group, not the rate of many clients. The designs take turns, run by run, because a shared
+this measures the cost of one commit, not the rate of many clients. The designs take turns, run by run, because a shared
 disk's speed changes within minutes; compare them within one report only.
 """
 

@@ -3,7 +3,7 @@
     loop │ wait │ step of a task: rest of the task, or the kind of the innermost wrapped method │ loop …
 
 Each interval of the loop's thread belongs to exactly one kind. The remaining time of the process is time of other
-threads: writes and syncs. Each wrapped call has a cost, measured at the start; it is moved to a separate kind.
+threads: writes and syncs. The cost of a wrapper's call is measured at the start, and counted as a separate kind.
 """
 
 import gc

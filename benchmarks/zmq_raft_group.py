@@ -1,10 +1,10 @@
 """ØMQ Raft servers on loopback, Garlic Farm's or the npm package's, as processes; and the package's client.
 
-    find the package (`make interop-zmq`) ─▶ ports ─▶ members of either make ─▶ a leader
+    find the package (`make interop-zmq`) ─▶ ports ─▶ members of either program ─▶ a leader
     kill, restart, find members that exited ─▶ a member's facts about its log ─▶ end
 
 The package runs under Node with three scripts in `zmq_raft_js`: a server, a client controlled by lines of JSON, and a
-reader of a stopped server's log. Both makes sync to disk before they reply, the default.
+reader of a stopped server's log. Both programs sync to disk before they reply; this is their default.
 
 The benchmarks and `tests/interop/zmq` use this module.
 """

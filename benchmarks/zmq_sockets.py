@@ -2,7 +2,7 @@
 
     ours        `ZmqSocket`: one task waits for the descriptor; a send that clears the descriptor's signal wakes it
     asyncio     pyzmq's own `zmq.asyncio.Socket`, in an asyncio run
-    thread      a thread owns the socket and passes received messages to the trio run; sent ones come by inproc
+    thread      a thread owns the socket; it passes received messages to the trio run, and gets others by inproc
     polling     a trio task tries to receive, and sleeps for a millisecond without a message
 
 A DEALER socket sends messages of 64 bytes to a ROUTER in another process, which returns them. 1 or 64 messages are in

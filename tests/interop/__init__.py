@@ -1,1 +1,1 @@
-"""The product's bytes read by the software that they are for, and that software's bytes read here: `make interop`."""
+"""Tests with other programs: they read bytes of the product, and the product reads theirs (`make interop`)."""

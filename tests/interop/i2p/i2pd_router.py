@@ -131,7 +131,7 @@ outbound.quantity = 3
     def tunnel(self, name: str, port: int) -> str:
         """Add a section to `tunnels.conf`, restart, and return the base64 of the destination that i2pd makes.
 
-        A reload with SIGHUP would add the tunnel too, but i2pd then refuses all streams to the tunnels that it had.
+        A reload with SIGHUP would add the tunnel too, but i2pd then refuses all streams to its earlier tunnels.
         """
         keys = self.directory / f"{name}.dat"
         with (self.directory / "tunnels.conf").open("a") as sections:
@@ -145,7 +145,7 @@ outbound.quantity = 3
         return base64_encode(keys.read_bytes()[:end])
 
     def is_ready(self) -> bool:
-        """Return True if most of the tunnels that it tried were made."""
+        """Return True if most of its attempts to build tunnels succeeded."""
         facts = self._facts()
         return facts is not None and facts["i2p.router.net.tunnels.successrate"] >= READY_PERCENT
 
@@ -156,7 +156,7 @@ outbound.quantity = 3
         return f"{self.name}: " + ", ".join(f"{name} {facts.get(f'i2p.router.{name}')}" for name in names)
 
     def stored(self, destination_hash: bytes) -> int:
-        """Return the number of newer lease sets for a hash that the log reports."""
+        """Return how often the log reports a newer lease set of a destination's hash."""
         return len(re.findall(f"NetDb: LeaseSet2 updated: {address_of(destination_hash)[:52]}", self._log.read_text()))
 
     def _facts(self) -> dict[str, Any] | None:

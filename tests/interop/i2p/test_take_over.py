@@ -33,7 +33,7 @@ TAKE_OVERS = 3
 GOAL_S = 25.0
 LOOK_EVERY_S = 0.5
 QUIET_S = 60
-"""Seconds between the last structure and the end of its router: no earlier structure is on its way then."""
+"""Seconds between the last structure and the end of its router: no earlier structure is in transit then."""
 
 
 @dataclass(frozen=True)

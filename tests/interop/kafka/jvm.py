@@ -344,7 +344,10 @@ async def describe_quorum(port: int, timeout_s: float = ANSWER_TIMEOUT_S) -> Des
 
 
 async def wait_for_snapshot(server: KafkaServer) -> None:
-    """Wait until a server has its own snapshot. Kafka sends it to a follower without a log, even next to a log."""
+    """Wait until a server has its own snapshot.
+
+    Kafka sends the snapshot to a follower without a log, even if Kafka still has the log.
+    """
     first = f"{0:020}-"
     while all(path.name.startswith(first) for path in server.metadata_directory.glob("*.checkpoint")):  # noqa: ASYNC110 - a file does not wake a task
         await trio.sleep(0.2)

@@ -2,8 +2,8 @@
 
     schedule ──▶ begin: numbers ─▶ nodes, the leader first ──▶ … ──▶ end ──▶ heal: no fault is left
 
-Faults overlap. So each part of a node is derived from all present faults: its disk has the worst of them, and a killed
-process starts again when the last fault that holds it down has ended.
+Faults overlap. So the state of each part of a node is derived from all its present faults. Its disk has the worst of
+the disk faults, and its killed process starts again when the last fault that needs it stopped has ended.
 """
 
 import time

@@ -6,7 +6,7 @@
 
 The harness runs in new namespaces for network, processes and mounts. There the harness is the first process, so
 the kernel ends all nodes and removes all networks with it, even after SIGKILL. No route leads out. If the kernel has
-`netem`, the delay is its work; otherwise the relay is a process between the port and the bridge.
+`netem`, it delays frames instead of the relay, which is a process between the port and the bridge.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A cable with weather: passes frames between two network devices, delays each by a random time, and loses some.
+"""A cable with delay and loss: passes frames between two network devices, delays each by a random time, and loses some.
 
     python relay.py DEVICE DEVICE DELAY_MS LOSS SEED
 
