@@ -240,7 +240,7 @@ class Lake:
 
 
 def _release_memory(ranges: Mapping[str, Range]) -> None:
-    """Return unused memory to the system after a large step; with many farms it is a fifth of the process."""
+    """Return unused memory to the system after a large step; with many farms it is a fifth of the process's."""
     if len(ranges) > WHOLE_FARMS:
         pa.default_memory_pool().release_unused()
 

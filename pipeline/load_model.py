@@ -183,7 +183,7 @@ class LoadModel:
         if period % FACTORS_PERIODS == FACTORS_PLACE:
             yield self._factors(), leader_id
         if period % (DAY_MS // PERIOD_MS // 2) == DAY_MS // PERIOD_MS // 4:
-            yield self._operators_word(period), leader_id
+            yield self._operator_entry(period), leader_id
 
     def _report(self, router: _Router, log_time_ms: int, day: float) -> bytes:
         chance = self._random.random
@@ -224,7 +224,7 @@ class LoadModel:
         factors = ",".join(f'"{name}":{0.5 + 1.5 * self._random.random():.3f}' for name in names)
         return f'{{"factors":{{"throughIndex":{self.index},"formula":"strain-1","factors":{{{factors}}}}}}}'.encode()
 
-    def _operators_word(self, period: int) -> bytes:
+    def _operator_entry(self, period: int) -> bytes:
         chosen = self._random.choice(self._all).server_id
         name = _address(sha256(f"{self.seed} {chosen}".encode()).digest())
         half_day = period // (DAY_MS // PERIOD_MS // 2)

@@ -599,7 +599,8 @@ def removed_in(progress: Any) -> frozenset[str] | None:
 def places(progress: Any) -> tuple[int, int, frozenset[str], dict[str, str]]:
     """Return the numbers of read and existing entries in all logs, the farms, and the problem of each unread farm.
 
-    The result is zeros and empty for a query that does not read entries. Both numbers exclude farms of unknown length.
+    For a query that does not read entries, both numbers are 0, and the rest is empty. Both numbers exclude farms of
+    unknown length.
     """
     (source,) = progress["sources"]
     end, latest = (json.loads(source[name] or "null") or {} for name in ("endOffset", "latestOffset"))

@@ -13,7 +13,7 @@ and gives NULL for it. So a table may only gain columns. A column keeps its name
 meaning gets another name (`docs/reference/pipeline-tables.md`, 'Entries and tables change').
 
 A node's restart repeats its cursors, so an event is named by (`node`, `cursor`, `time_ms`). A row of kind `events-lost`
-has the time of the first event after the lost ones, and that event's cursor less one.
+has the time of the first event after the lost ones, and the cursor before that event's.
 """
 
 import pyarrow as pa

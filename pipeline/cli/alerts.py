@@ -28,7 +28,7 @@ _LASTING = re.compile(r"(?:\d{1,6}[dhms])+")
 
 @dataclass(frozen=True, slots=True)
 class AlertPlace:
-    """The receivers of alerts, and the delay of their end."""
+    """The receivers of alerts, and the time that a server must be healthy before its alert ends."""
 
     channels: tuple[Channel, ...]
     keep_firing_ms: int
@@ -52,7 +52,7 @@ class Lasting(click.ParamType[int]):
 
 
 def alert_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for receivers of alerts; the command gets them as `alerts`, None without one."""
+    """Add the options for receivers of alerts; the command gets them as `alerts`; None without a receiver."""
 
     @click.option(
         "--alert-webhook",

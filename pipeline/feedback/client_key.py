@@ -45,7 +45,7 @@ def signed(entry: bytes, key: Ed25519PrivateKey, cluster_id: bytes, number: int)
 
 
 def node_id_of(key: Ed25519PrivateKey) -> bytes:
-    """Return the farm's name for the author of this key's entries."""
+    """Return the node id of the author of this key's entries."""
     return hashlib.sha256(key.public_key().public_bytes_raw()).digest()[:8]
 
 

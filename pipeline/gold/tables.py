@@ -11,7 +11,7 @@ The commits of a derived table state its batches under a query name, which conta
 of the SQL. With another width or text, the table does not have batches of that name, so it is made again from all kept
 history. The same applies to a removed table.
 
-Each commit of a derived table also has the last batch of the log, and the record of batches has the last batch of each
+Each commit of a derived table also has the last batch of the log. The record of batches has the last batch of each
 derived table and of `gold_windows`. If they differ, for example because the table was restored from a backup, the table
 is made again from all kept history. If `gold_windows` or the width differs, the newest window of each farm is found
 again, and all tables of `GOLD` and `FOLDED` are made again.

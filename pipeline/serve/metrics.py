@@ -6,7 +6,7 @@
 
 The endpoint is prometheus_client's own, in a thread. Any program that reaches the address can read the figures, so a
 port without a host means loopback. The figures are totals or maxima over all farms, without names, destinations or
-addresses. Figures begin with the process. An unknown figure is `NaN`, which alerts do not treat as a number.
+addresses. All figures begin with the process. An unknown figure is `NaN`, which alerts do not treat as a number.
 
 The lag in seconds is the age of the newest entry in the tables by its log time, of the farm that is furthest behind.
 Between two reports of a farm it rises to the reporting period. It includes any cause of delay: the pipeline, the path

@@ -7,8 +7,8 @@ Options, columns, filters and the form of an offset: docs/reference/pipeline-sou
 `node`, `directory` and `farms` is required. Rows are decoded entries, in typed columns (`pipeline.schemas.ENTRIES`).
 
 A stream's offset has the next entry of each farm. So farms join and leave without a new checkpoint, and a farm that
-returns continues from its last entry. Indexes never change their entry once committed, so a range that is read again
-after a crash gives the same rows. Replay is exact by construction, without acknowledgments to the farm.
+returns continues from its last entry. The entry at a committed index never changes, so a range that is read again after
+a crash gives the same rows. Repetitions are exact, without acknowledgments to the farm.
 
 The planner's calls run in one long-lived process, and `read` runs in others. State from `latestOffset` is missing in
 `read`, so a partition contains all data for its reader.

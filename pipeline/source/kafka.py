@@ -8,7 +8,7 @@ that the topic hides from clients. These are configurations, entries without con
 Kafka's own clients. The connector is a jar that Spark fetches by its Maven coordinates (`connector`); PySpark does not
 include it.
 
-A record does not name its cluster, so the brokers are queried for the farm's id before the stream begins, and before
+A record does not name its cluster. So the brokers are queried for the farm's id before the stream begins, and before
 each batch is written. Spark's checkpoint identifies the topic by its name only, so it would continue at the same offset
 of another farm's topic, for example after `garlicfarm recover` during the run. So a run refuses tables of another
 cluster: read each farm's topic into a separate output.

