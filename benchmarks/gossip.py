@@ -37,7 +37,7 @@ IDLE_S = 10.0
 SUSPECT_GOAL_S = 3.0
 
 BUSY_PROGRAM = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
-"""Ends after its parent, which may be killed."""
+"""A busy process. It ends after its parent, even if the parent is killed."""
 Start = Callable[[Group], Awaitable[object]]
 
 

@@ -12,7 +12,7 @@ Service = Callable[[trio.abc.HalfCloseableStream], Awaitable[object]]
 
 
 class FakeFarm:
-    """A farm that runs `service` at the other end of each stream. If set, it raises `error` or returns `stream`."""
+    """A farm that runs `service` at the other end of each stream. A set `error` or `stream` comes instead."""
 
     def __init__(self, nursery: trio.Nursery, service: Service, address: str = ADDRESS) -> None:
         self.address = address

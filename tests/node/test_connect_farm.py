@@ -74,7 +74,7 @@ async def test_dead_leaf_fails_once_and_is_last(tmp_path: Path, autojump_clock: 
         await until(lambda: state_of(farm, stage, 0) == "failed")
 
 
-async def test_java_race_opens_next_leaf_after_half_of_timeout(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_java_client_opens_next_leaf_after_half_of_timeout(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with connect_stage(tmp_path, autojump_clock, java_like=True) as stage, stage.client() as farm:
         stage.publish(10, 100, 100)
         await farm.wait_ready()

@@ -31,7 +31,7 @@ def probed_nodes(story: Story, duration_ms: int, *answering: int) -> list[int]:
     return [int.from_bytes(request.target_id, "big") for _, request in requests if request.ttl == 0]
 
 
-def test_longest_unresponsive_peer_probed_next() -> None:
+def test_peer_with_longest_idle_link_probed_next() -> None:
     story = story_with_peers(1, 2, 3)
     probed_nodes(story, 3_000, 1, 2, 3)
     story.now += 10
@@ -57,7 +57,7 @@ def test_update_with_later_claim_of_listed_member_accepted() -> None:
     assert story.status(2) is Status.ALIVE
 
 
-def test_unnamed_member_dropped_despite_old_updates() -> None:
+def test_member_missing_in_samples_dropped_despite_updates() -> None:
     story = story_with_peers(1, 2, 3)
     introduce(story, 9)
     for _ in range(AGE_MS // 1_000 + 2):

@@ -362,7 +362,7 @@ def test_entries_of_older_terms_do_not_commit_by_counting() -> None:
 
 
 def test_invalid_request_gets_exactly_one_reply() -> None:
-    """Wires answer in order: a request without an answer would stall its connection."""
+    """Replies are sent in the order of the requests, so a request without a reply would stall its connection."""
     bench = Bench(1)
     for message in (
         RequestVote(term=2**80, candidate=TWO, last=AT(1, 1), correlation=5),
