@@ -136,7 +136,7 @@ pipeline.add_command(what_if_alerts)
     help="The first entry of a new output directory: oldest, snapshot (with --directory), or an index.",
 )
 @click.option(
-    "--window", default=DEFAULT_WINDOW, show_default=True, callback=a_window, help="Width of a row in log time."
+    "--window", default=DEFAULT_WINDOW, show_default=True, callback=a_window, help="Length of log time of each row."
 )
 @engine_options
 @click.option(
@@ -255,7 +255,7 @@ def run(*, place: LogPlace, engine: Engine, alerts: AlertPlace | None, **options
 @click.option("--to", "last", required=True, type=click.IntRange(min=1), help="The last index.")
 @output_option("A separate directory. After an interruption the same command continues in it.", is_required=True)
 @click.option(
-    "--window", default=DEFAULT_WINDOW, show_default=True, callback=a_window, help="Width of a row in log time."
+    "--window", default=DEFAULT_WINDOW, show_default=True, callback=a_window, help="Length of log time of each row."
 )
 @engine_options
 @click.option(
@@ -295,7 +295,7 @@ def backfill(
             "maxEntriesPerBatch": str(entries_per_batch),
         }
         if not (output / RANGE_FILE).is_file():
-            # Once its range is recorded, a directory is not used for another.
+            # A directory with a recorded range is not used for another range.
             place.refuse_outside(first, last)
         held.enter_context(alone_in(output, line.print_line))
         claim_range(output, first, last)

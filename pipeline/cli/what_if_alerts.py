@@ -46,7 +46,7 @@ SHOWN = 100
 @click.option(
     "--better-after",
     type=click.IntRange(1, 1_000),
-    help=f"Good reports in a row that make it healthy, instead of {PRESENT_RULES.better_after}.",
+    help=f"Good reports in a row that make a server healthy, instead of {PRESENT_RULES.better_after}.",
 )
 @click.option(
     "--lag-bad-ms",
