@@ -83,10 +83,7 @@ class UpdateQueue:
             del self._levels[queued.sent][node_id]
 
     def drop_known(self, peers: AbstractSet[NodeId]) -> None:
-        """Drop the update that the only peer is alive.
-
-        An update is not sent to its own subject, so it would stay queued.
-        """
+        """Drop the update that the only peer is alive: it is not sent to its subject, so it would stay queued."""
         if len(peers) == 1:
             (only,) = peers
             if only in self.queued and self.queued[only].is_alive:
@@ -177,7 +174,7 @@ class Piggyback:
         remembered: list[Update],
         sample: Sequence[MemberRecord],
     ) -> Payload:
-        """Fill a payload; reserve room for `remembered`, which a constant flow of updates would otherwise displace."""
+        """Fill a payload; reserve room for `remembered`, which a constant flow of updates could otherwise displace."""
         context = self._context
         receiver = None
         if entry is not None:
@@ -220,7 +217,7 @@ class Piggyback:
         """Return one dead and one departed member, for members that missed the update.
 
         The dead member is sent as suspect. A receiver that records it as alive may be right, for example after a healed
-        partition. The suspicion gives the member time to refute before half of a group declares it dead.
+        partition. As a suspect, the member has time to refute before half of the group declares it dead.
         """
         members, own_id = self._context.members, self._context.local.node_id
         updates: list[Update] = [notice(entry, own_id) for entry in members.sample(1, Status.LEFT, receiver)]

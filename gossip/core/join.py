@@ -7,7 +7,8 @@ rewiring of a full overlay after a partition.
 broadcasts, and former addresses of a seed's name, after a few failures. A node with fewer peers than its capacity also
 looks for more in its own directory. So a small group becomes a full mesh, and an overlay is repaired. Retries back off
 exponentially with jitter: a hundred nodes that lost the same seed must not return to it at the same time. If a search
-finds only members at capacity (one vacancy in the group remains), the search slows down in the same way.
+finds only members at capacity, the search slows down in the same way. This happens if the group's only vacancy is at
+this node.
 
 *The receiver* stores data of a joiner only after the joiner returns a token. If all known members are full, the
 receiver splits a link for a joiner with two vacancies. The precedence rule forbids some joiners at first: those
@@ -33,8 +34,7 @@ from gossip.core.updates import Updates
 _HINT_FAILURES: Final = 5
 _HINTS_PER_SECOND: Final = 1
 _HINTS_BURST: Final = 8
-"""Limit of joins by hints: the address in a broadcast is unproved, and each hint causes up to `join_tries` JoinReqs
-there.
+"""Limit of joins by hints. The address in a broadcast is unproved, and each hint sends it up to `join_tries` JoinReqs.
 """
 _ALARM_FAILURES: Final = 3
 _ALONE_PERIODS: Final = 10
@@ -156,7 +156,10 @@ class Joiner:
     def add_seeds(
         self, addresses: tuple[Address, ...], former: tuple[Address, ...] = (), *, is_hint: bool = False
     ) -> None:
-        """Add addresses to join through; known ones keep their pace. Turn the addresses in `former` into hints."""
+        """Add addresses to join through; known addresses keep their retry interval.
+
+        Turn the addresses in `former` into hints.
+        """
         for address in former:
             if address in self._seeds:
                 self._seeds[address].is_hint = True
@@ -219,7 +222,7 @@ class Joiner:
             self._context.emit(Alarm(AlarmKind.KEY_RETIRED, text))
 
     def _drop_sender(self) -> bool:
-        """Drop a sender after `_UNREADABLE_BEFORE` datagrams, or after a long pause; return True if there was one."""
+        """Drop a sender after `_UNREADABLE_BEFORE` datagrams, or after a long pause; return True if one was dropped."""
         old = self._context.now - _UNREADABLE_ALARM_MS
         for address, sender in self._unreadable.items():
             if sender.count >= _UNREADABLE_BEFORE or sender.seen_at <= old:
@@ -345,8 +348,7 @@ class Joiner:
         if seeds_fail:
             what, addresses = "seed addresses", list(self._seeds)
         elif self._alone_since is not None and self._context.now - self._alone_since >= self._alone_limit_ms:
-            # For example after a discovery by broadcast: this node does not have seeds that could fail, and the
-            # broadcasts of other nodes do not arrive.
+            # For example, this node discovered its peers by broadcast, so it has only members and not seeds to report.
             what, addresses = "members that it knew", [each.address for each in self._members.not_left()]
             self._alone_since = None
         else:
@@ -508,7 +510,7 @@ class Joiner:
         return has_secret or self._prober.is_number_of_recent_ping(proof, peer.node_id)
 
     def rewire(self, node_id: NodeId) -> None:
-        """With some probability, join a member recorded as alive again, and make two peers link to each other."""
+        """With some probability, join a member that is alive again, and make two peers link to each other instead."""
         members, entry = self._members, self._members.get(node_id)
         if entry is None or members.has_room or node_id in members.links or not entry.is_live:
             return

@@ -13,8 +13,9 @@ common key. Then each of the two replies to an unreadable datagram from the othe
 box for the other's identity (`gossip.wire.box`). Merging is the same in any order, so both end with the same keyring.
 
 A keyring that begins an era is used first and sent afterwards, under its own key: a member without that key must not
-read it. A keyring of another era is never taken from a KeyringUpdate. A clock beyond the clock bound is refused until
-the time of day has reached it. Without a keyring (datagrams in clear) this module does nothing.
+read it. A keyring of another era is never taken from a KeyringUpdate. A keyring whose clock is beyond the clock bound
+is refused until the time of day has reached that clock. Without a keyring (datagrams in clear) this module does
+nothing.
 """
 
 from typing import Final
@@ -48,7 +49,7 @@ class KeyringExchange:
     def summary(self) -> bytes:
         """The answer to the query about keys: the keyring's summary, and a byte that is 1 if the keyring is stored.
 
-        Earlier versions ignore an incomplete key at the end, and do not send this byte.
+        Earlier versions do not send this byte, and ignore it as an incomplete key at the end.
         """
         return b"" if self.keyring is None else self.keyring.summary + bytes([self.is_stored])
 

@@ -15,8 +15,8 @@ then the halves of a healed partition could never reunite, because each half has
 dead.
 
 *This node.* Only a node itself raises its number. If it receives a higher generation of itself, its own record of
-starts is probably older than the group's record (a restored backup). It then takes the next generation, because
-otherwise its updates would not win again.
+starts is probably older than the group's record (a restored backup). It then takes the next higher generation, because
+otherwise its updates would not win.
 """
 
 from collections.abc import Mapping

@@ -147,7 +147,7 @@ class Membership:
         """The ids of all known members."""
 
         self.links: Final[dict[NodeId, MemberRecord]] = {}
-        """The peers by id (not to be changed elsewhere)."""
+        """The peers by id; only this class changes the mapping."""
 
         self.proved: Final[dict[tuple[str, int], NodeId]] = {}
         """Proved addresses of members: a datagram from there has a genuine source.
@@ -171,7 +171,7 @@ class Membership:
         return list(self._entries.values())
 
     def alive(self) -> list[MemberRecord]:
-        """Return all members that are alive (not to be changed)."""
+        """Return all members that are alive; callers must not change the result."""
         return self._alive
 
     def peers(self) -> list[MemberRecord]:
@@ -318,7 +318,7 @@ class Membership:
         return chosen
 
     def vouched(self, count: int, since_ms: int, but: NodeId | None = None) -> list[MemberRecord]:
-        """Return random peers that are alive and sent this node a message since then."""
+        """Return random peers that are alive and have sent this node a message since that time."""
         found = [
             peer
             for peer in self.links.values()

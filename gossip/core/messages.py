@@ -41,7 +41,7 @@ class RefusalCode(IntEnum):
     TOKEN_EXPECTED = 7115
     """The etag is a token: send the JoinReq again with it."""
     AT_CAPACITY = 7116
-    """No room here; a JoinRedirect names members with room, a JoinNak is sent if none is known."""
+    """The receiver is full. A JoinRedirect names members with room; if none is known, a JoinNak is sent."""
     LINK_REJECTED = 7117
     """The receiver treats the sender as its peer, but the sender does not: a link must be symmetrical."""
     EDGE_SPLIT = 7118
@@ -188,8 +188,8 @@ class PingRequest(Struct, frozen=True, gc=False):
 class PingResponse(Struct, frozen=True, gc=False):
     """The ack of `target_id`; or, with `nack`, a helper's report that the target did not ack its ping in time.
 
-    `proof`: an instance that acks a ping to this id (an identity conflict) proves that it holds the identity's key.
-    The wire makes and checks it; a core receives only proved ones.
+    `proof`: if two instances use one id, the instance that acks a ping proves that it holds the identity's key. The
+    wire makes and checks the proof; a core receives only responses with a valid one.
     """
 
     source_id: NodeId

@@ -171,7 +171,7 @@ class _ProbeRound(Struct):
     helpers_pinged: int = 0
     is_answered: bool = False
     ends_at: int = 0
-    """When the round ends; set only if another node's verdict started it."""
+    """The end of the round; set only if another node's verdict started the round."""
 
 
 class Prober:
@@ -350,7 +350,7 @@ class Prober:
         self._updates.doubts.contradict(node_id)
 
     def reconnect(self) -> None:
-        """Ping a lost member if it is time."""
+        """Ping a lost member if a ping is due."""
         now, members, options = self._context.now, self._members, self._options
         if now < self._reconnect_at:
             return

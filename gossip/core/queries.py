@@ -1,4 +1,4 @@
-"""Queries: an application's questions to all members, and the replies, which come straight back.
+"""Queries: an application's questions to all members, and their replies, sent directly to the origin.
 
     send ──▶ [query] ──gossiped as a user message──▶ received ──answer──▶ QueryReply straight to the origin, in time
 
@@ -28,7 +28,7 @@ REPLIES_PER_SECOND: Final = 20.0
 REPLIES_BURST: Final = 40.0
 UNPROVED_PER_SECOND: Final = 1.0
 UNPROVED_BURST: Final = 8.0
-"""Sufficient for an operator's command, which sends a few queries: each member replies once to each query."""
+"""Enough for an operator's command, which sends a few queries; each member replies once to each query."""
 
 
 class _OwnQuery(Struct):

@@ -14,8 +14,8 @@ This file contains only the control flow; each mechanism has a module:
 
 The payload of a ping or an ack is handled in one place (`_handle_payload`), before the ping is acked.
 
-Time is integer milliseconds and never decreases: an older `now` is replaced by the latest `now` so far. A core that
-detected another live instance of its identity is halted: it no longer acts, and does not have a deadline.
+Time is integer milliseconds and never decreases: an older `now` is replaced by the latest `now` so far. If a core
+detects another live instance of its identity, it halts: it no longer acts, and does not have a deadline.
 """
 
 from random import Random
@@ -126,7 +126,7 @@ class Swim:
 
     @property
     def _wants_to_gossip(self) -> bool:
-        # In an overlay only few peers list the subject of an update, so updates are sent only in probes.
+        # In an overlay only a few peers have a record of the subject of an update, so updates are sent only in probes.
         has_updates = bool(self._queue.queued) and not self._options.overlay
         wants = has_updates or bool(self._user_events.queue) or self._leaves_to_send > 0
         return wants and len(self._members.links) > 0
@@ -186,9 +186,9 @@ class Swim:
     def _give_back(self, late_ms: int) -> None:
         """Extend all timeouts by the duration of a standstill: this step comes long after the deadline of the round.
 
-        The process did not run, or the machine was suspended. Refutations and acks may then be unread in the queue,
-        after the current event. A node that acts on the clock alone would declare healthy members dead. So suspicions
-        and probe rounds are extended by the lost time, and the standstill counts against local health.
+        The process did not run, or the machine was suspended. Refutations and acks may still be unread in the queue, so
+        a node that acts on the clock alone would declare healthy members dead. So suspicions and probe rounds are
+        extended by the lost time, and the standstill counts against local health.
         """
         self._local.awareness.adjust(1)
         self._updates.postpone(late_ms)

@@ -3,13 +3,13 @@
     send ──▶ [user message] ──in pings and acks, m * log n times──▶ received once by each member, and gossiped further
 
 A user message is named by (Lamport time, origin, generation). The time orders messages if one could have caused the
-other, and it bounds memory. When the oldest recorded name is dropped, its time becomes the floor, and messages up to
-the floor are ignored. A list of names alone would, once full, accept old messages as new.
+other, and it bounds memory. When the oldest recorded name is dropped, its time becomes the floor: messages up to the
+floor are ignored. Without a floor, a full list of names would accept old messages as new.
 docs/reference/gossip-protocol.md ("Decisions") has the rules for the floor. A node that has just started does not have
 a floor, so it ignores messages until a join has delivered the group's clock. It takes the clock from the reply
 (JoinAck) to its own join request (JoinReq), or from another node's JoinReq with a fresh token. It ignores a replayed
-JoinAck, because that names an earlier generation. A member that receives a message well below its floor sends the event
-`gossip:clock`.
+JoinAck, because such a JoinAck names an earlier generation. A member that receives a message well below its floor sends
+the event `gossip:clock`.
 
 Each payload also carries a sample of the members, which repairs a missed update about a member. A missed user message
 is not repaired, so each one is sent twice as many times as an update.
@@ -96,7 +96,7 @@ class UserEvents:
         self.send(UserEvent(self.next_id(name, body), name, body))
 
     def sync_clock(self, clock: int) -> dict[UserMessageId, UserMessageId]:
-        """Adopt the group's clock from a join: this node accepts later messages. Return the changed ids, old to new."""
+        """Adopt the group's clock from a join, to accept later messages. Return changed ids, by their old ids."""
         if not 0 <= clock <= self._clock_bound.at(self._context.now):
             self._context.drop(DropReason.BAD_USER_MESSAGE)
             return {}
@@ -141,7 +141,7 @@ class UserEvents:
         return new
 
     def _send_clock(self) -> None:
-        """Gossip the clock, because a member's clock is so low that this node ignores its new messages."""
+        """Gossip the clock for a member whose clock is so low that this node ignores its new messages."""
         if self._context.now >= self._clock_event_at:
             self._clock_event_at = self._context.now + _CLOCK_EVENT_EVERY_MS
             self.send_event(CLOCK_EVENT, b"")

@@ -364,7 +364,7 @@ class Group:
             case QueryEnded(ticket):
                 self._queries.end(ticket)
             case AdoptGeneration(generation):
-                with trio.CancelScope(shield=True):  # not in the scope of the doorbell, which must not cancel the write
+                with trio.CancelScope(shield=True):  # shielded: the doorbell must not cancel the write
                     await self._generation.adopt(generation, self._ring.append)
             case UseKeyring(keyring):
                 self._transport.use(keyring)

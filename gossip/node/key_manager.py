@@ -2,9 +2,9 @@
 
     install   a new key opens everywhere         use   it seals everywhere        remove   the old key no longer opens
 
-Each step must reach every member before the next: a member that misses the last two is cut off, with a key that the
-group refuses. The group repairs smaller gaps automatically, but only the members know if they have the keys. So `list`
-queries them, and `use` and `remove` refuse while a live member has not confirmed the step before (`force` overrides).
+Each step must reach every member before the next. A member that misses two steps is cut off, because the group refuses
+its key. The group repairs smaller gaps automatically, but only a member itself can report its keys. So `list` queries
+the members, and `use` and `remove` refuse while a live member has not confirmed the previous step (`force` overrides).
 Keys are named by their ids here; only the group's members hold the keys.
 """
 
@@ -35,10 +35,10 @@ _CLOCKS_DIFFER_MS: Final = 1_000
 If a forged clock was merged, members accept a further change only when their time of day permits it.
 """
 _SURVEYS: Final = 5
-"""The limit of surveys: a reply is one datagram, which the network may lose."""
+"""The maximum number of surveys. Each reply is one datagram, which the network may lose."""
 _STORE_SURVEYS: Final = 3
 _STORE_PAUSE_S: Final = 0.2
-"""A member replies before its disk has the keys, which takes some milliseconds."""
+"""Pause between surveys: a member may reply some milliseconds before its disk has the keys."""
 _NOT_STORED: Final = bytes([False])
 _OPENING: Final = frozenset({KeyState.OPEN.value, KeyState.PRIMARY.value})
 

@@ -43,7 +43,7 @@ ERRORS_BURST: Final = 100.0
 FOREIGN_SENDERS_LIMIT: Final = 8
 FOREIGN_VERSION_ALARM_MS: Final = 60_000
 FOREIGN_VERSION_ALARMS_PER_SECOND: Final = 1 / 5
-"""Any machine can forge senders, and each new one changes the alarm's text."""
+"""Limit of changes of the alarm: any machine can forge senders, and each new one changes the text."""
 OTHER_FARMS_LIMIT: Final = 8
 OTHER_FARM_LISTED_MS: Final = 60_000
 
@@ -61,7 +61,7 @@ class SourceLimit:
         self.sources: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def allows(self, source: str, now_ms: int) -> bool:
-        """Return True if one more from `source` is within the limits, and count it."""
+        """Return True if one more datagram from `source` is within the limits, and count it."""
         bucket = self.sources.get(source)
         if bucket is None:
             bucket = self.sources[source] = TokenBucket(self._per_second, self._burst)
@@ -112,7 +112,7 @@ class Loss(CountedDrop):
 
 
 class OtherFarm(Struct, frozen=True):
-    """A host that sends gossip under another farm's key, and the label of that key. Nothing proves either."""
+    """A host that sends gossip under another farm's key, and the label of that key. Both are unproved."""
 
     source: Address
     label: bytes
@@ -270,7 +270,7 @@ def _require_answer(decided: object) -> None:
         return
     if not isinstance(decided, JoinNak):
         raise TypeError(f"it returned {decided!r:.60}, which is neither None nor a JoinNak")
-    decode(encode(decided))  # otherwise the joiner would drop the refusal as malformed, and continue to send JoinReqs
+    decode(encode(decided))  # a joiner would drop a malformed refusal, and continue to send JoinReqs
 
 
 def offer_to(applicant: NodeInfo, offer_keys: Callable[[NodeId, bytes], bytes] | None) -> bytes:

@@ -81,7 +81,7 @@ class ResumptionWatch:
             or abs(wall_ahead - self._wall_ahead) >= STEP_NS
             or abs(boot_ahead - self._boot_ahead) >= STEP_NS
         )
-        # Compared with the last reading, so that a clock slewed by a time service in small steps is not suspicious.
+        # Compare with the last reading, so that small corrections by a time service do not add up.
         self._last_ns, self._wall_ahead, self._boot_ahead = now, wall_ahead, boot_ahead
         if now < self._boot_id_at and not stepped:
             return False
@@ -91,7 +91,10 @@ class ResumptionWatch:
         return stepped or boot_id != before
 
     def fresh_secrets(self, size: int) -> bytes:
-        """Return `size` secret bytes; with a restored random source they differ from earlier ones by the clocks."""
+        """Return `size` secret bytes.
+
+        Even with a restored random source they differ from earlier ones, because of the clocks.
+        """
         clocks = self._wall(), self._monotonic(), 0 if self._boot is None else self._boot()
         seed = b"%d %d %d " % clocks + self._boot_id + os.urandom(32)
         blocks = (

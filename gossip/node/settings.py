@@ -1,8 +1,8 @@
 """The settings of a node, checked before anything is opened.
 
-Settings come from callers that may not run a type checker. If a value of a wrong type were found late, the traceback
-would come from the middle of a codec, in another task, long after the faulty call. Here each wrong kind is refused by
-name, with the expected kind. The text never holds the value of a key.
+Settings come from callers that may not run a type checker. A value of a wrong type would cause a traceback in a codec,
+in another task, long after the faulty call. So each value of a wrong kind is refused here, with its name and the
+expected kind. The text never holds the value of a key.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -148,7 +148,7 @@ def is_address(value: object) -> bool:
 
 
 def _parts(address: Address) -> tuple[Any, Any]:
-    """Return host and port, of any type, since `Address` does not check them."""
+    """Return host and port, possibly of wrong types, since `Address` does not check them."""
     return address.host, address.port
 
 

@@ -11,8 +11,9 @@ docs/reference/gossip-library.md ("The state directory") has the rules for damag
 The generation must never repeat. Peers accept the higher (generation, number) as the newer claim, and a node that
 returns under an old generation loses against claims of its previous run. So the file is written under another name,
 fsynced and renamed over the old one, and the directory is fsynced. A crash leaves the old number or the new one. Peers
-may also report a higher generation of the running node. The node adopts the next one and sends no datagram before that
-is on the disk. Otherwise a restart could use the same generation again, and peers could not distinguish the two runs.
+may also report a generation of this node that is higher than its own. The node adopts the next higher one, and does not
+send datagrams until that one is on disk. Otherwise a restart could use the same generation again, and peers could not
+distinguish the two runs.
 
 New keys are used before they are stored, so that a node with a full disk does not also lose its group.
 """
@@ -61,7 +62,7 @@ PEERS_REMEMBERED: Final = 16
 PEERS_FIRST_KEPT_S: Final = 1.0
 PEERS_EVERY_S: Final = 60.0
 PEERS_LAST_KEPT_S: Final = 1.0
-"""The longest time for the last list at a stop, if the disk hangs."""
+"""Seconds that a stopping node waits until the list of peers is stored, if the disk hangs."""
 RETRY_FIRST_S: Final = 1.0
 RETRY_LAST_S: Final = 60.0
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -73,7 +74,7 @@ class StateError(Exception):
 
 
 class NodeIdentity(Struct, frozen=True):
-    """A node's key and the name that follows from it."""
+    """A node's key, and the id derived from the key."""
 
     key: Ed25519PrivateKey
     node_id: NodeId
@@ -89,7 +90,7 @@ class NodeIdentity(Struct, frozen=True):
         return cls.of(Ed25519PrivateKey.generate())
 
     def __repr__(self) -> str:
-        """Return only the name: a private key is never printed."""
+        """Return the node id without the private key."""
         return f"NodeIdentity({self.node_id.hex()})"
 
 
@@ -154,7 +155,7 @@ def begin_generation(directory: Path, node_id: NodeId) -> int:
 
 
 def keep_generation(directory: Path, node_id: NodeId, generation: int) -> None:
-    """Store `generation` durably; raise StateError, also for a number that `begin_generation` would not read."""
+    """Store `generation` durably; raise StateError on failure, or if `begin_generation` would refuse the number."""
     if not 0 < generation <= LAST_GENERATION:
         raise StateError(
             f"generation {generation} of node {node_id.hex()} is not stored: generations are 1 to {LAST_GENERATION}."
@@ -249,7 +250,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 class GenerationKeeper:
-    """The generation of one node: `current` is the last durable one, or the only one without a directory."""
+    """The generation of one node. `current` is the last durable one; without a directory, it is not stored."""
 
     def __init__(self, directory: Path | None, node_id: NodeId, generation: int) -> None:
         self._directory = directory
@@ -328,7 +329,7 @@ def reset_stored_era(directory: Path) -> None:
 
 
 def _stored_keyring(directory: Path, label: bytes | None) -> tuple[Keyring, bool] | None:
-    """Return the stored keyring, and True if it was repaired. `label` None: of any farm."""
+    """Return the stored keyring, and True if it was repaired. With `label` None, accept the keyring of any farm."""
     path = directory / KEYS_FILE
     try:
         content = read_limited(path, secret=True)
@@ -377,7 +378,7 @@ class KeyringKeeper:
         publish: Callable[[Alarm], None],
         stored: Callable[[Keyring], None],
     ) -> None:
-        """Create a keeper: `stored` is called with each keyring that a restart would find."""
+        """Create a keeper: `stored` is called with each stored keyring."""
         self._directory = directory
         self._keyring_changed = keyring_changed
         self._publish = publish
@@ -402,7 +403,7 @@ class KeyringKeeper:
                 await self._tried.wait()
 
     async def run(self) -> None:
-        """Store each keyring until canceled. Then try the last one once more: a restart may follow."""
+        """Store each keyring until canceled. Then try to store the last keyring once more, for the next start."""
         try:
             await self._follow()
         finally:
@@ -464,7 +465,7 @@ class KeyringKeeper:
 
 
 def _age(keyring: Keyring) -> tuple[int, int]:
-    """Return the sort key of keyrings that one node uses in turn: an era begins its own clock."""
+    """Return the sort key of a node's keyrings, oldest first. Each era begins a new clock, so the era comes first."""
     return keyring.era, keyring.clock
 
 
@@ -476,7 +477,7 @@ def keep_peers(directory: Path, peers: tuple[Address, ...]) -> None:
 
 
 async def remember_peers(directory: Path, peers: Callable[[], tuple[Address, ...]]) -> None:
-    """Store the list of peers until canceled: soon after the first one, then rarely, and at the end; only changes.
+    """Store changes of the list of peers until canceled: soon after the first peer, then rarely, and at the end.
 
     The first node of a group does not need seeds. If it stops after a short run, only the list leads it to the group.
     """

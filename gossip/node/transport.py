@@ -6,9 +6,9 @@
 
     Send, Announce, OfferToken ──▶ seal ──▶ post
 
-The owner of the core reads the node's socket itself, in one scope until the doorbell rings or the deadline comes. With
-a reader task and a queue, the event loop would switch tasks twice, often for a single datagram. Only the broadcast
-socket has a separate task, since a task can wait for one socket only.
+The owner of the core reads the node's socket itself, in one scope until the doorbell rings or the deadline comes. A
+separate reader task would cost two task switches, often for a single datagram. Only the broadcast socket has a separate
+task, since a task can wait for one socket only.
 
 A batch holds the queued broadcasts and at most `BATCH` datagrams of the node's socket, so that a flood does not block
 other tasks and deadlines. Later datagrams wait in the kernel, which drops the excess.
@@ -49,7 +49,7 @@ Datagram = tuple[bytes, Address]
 
 
 AnswerBudget = list[int]
-"""One number: the remaining bytes that may be sent to the unproved source address of one datagram."""
+"""A list of one number: the bytes that may still be sent to the unproved source of one datagram."""
 
 
 class DatagramTransport:
@@ -106,7 +106,7 @@ class DatagramTransport:
         return self._waiting
 
     async def readable(self) -> None:
-        """Wait until a datagram is available. Other tasks get their turn in any case."""
+        """Wait until a datagram is available. Other tasks always get a turn."""
         if self._is_more or self._broadcasts:
             await trio.lowlevel.checkpoint()
         else:
@@ -181,7 +181,7 @@ class DatagramTransport:
         if incoming.outdated_key_id:
             self._send_keyring(source, incoming.outdated_key_id, now_ms)
         message = incoming.received.message
-        # Limited after opening the seal, so that only holders of the farm's key can use up a source's share.
+        # This limit follows the check of the seal, so that only holders of the farm's key can use up a source's share.
         if isinstance(message, _NEWCOMERS) and not self._limits.newcomers.allows(source.host, now_ms):
             self.counters.drop(Loss.RATE_LIMITED)
             return None

@@ -3,8 +3,7 @@
 Sending is synchronous and never blocks: when the kernel's buffer is full the datagram is dropped. Gossip tolerates this
 like any loss in the network. The effects of one step are thus executed without interruption.
 
-A receive requests one byte more than allowed. So a datagram that is too long is detected by its extra byte, and does
-not count as a complete one.
+A receive requests one byte more than allowed, so that a datagram that is too long is not taken for a complete one.
 """
 
 import errno
@@ -45,10 +44,10 @@ class DatagramSocket(Protocol):
         """Send immediately, or drop and return False."""
 
     async def readable(self) -> None:
-        """Wait until a datagram is available (or was: it may be gone again). Other tasks get their turn in any case."""
+        """Wait until a datagram is available; it may be gone on return. Other tasks always get a turn."""
 
     def receive_waiting(self) -> tuple[bytes, Address] | None:
-        """Return the next waiting datagram or None; a longer one than allowed has one byte more than the limit."""
+        """Return the next waiting datagram or None; a longer datagram is cut at one byte above the limit."""
 
     def overflowed(self) -> int:
         """Return the number of datagrams lost by the full queue since the bind; 0 if not counted."""
@@ -95,7 +94,7 @@ class UdpSocket:
         return True
 
     async def readable(self) -> None:
-        """Wait until a datagram is available; after an error of the socket, for a moment."""
+        """Wait until a datagram is available; after an error of the socket, wait only for a moment."""
         if self._is_failing:
             self._is_failing = False
             await trio.sleep(_PAUSE_AFTER_ERROR_S)
@@ -110,7 +109,7 @@ class UdpSocket:
             data, source = self._socket.recvfrom(self._limit_bytes + 1)
         except BlockingIOError:
             return None
-        except OSError:  # an interface went down, memory is short: the socket stays usable (unless it was closed)
+        except OSError:  # for example, an interface went down: the socket stays usable (unless it was closed)
             self._is_failing = self._socket.fileno() >= 0
             return None
         return data, _address(source)

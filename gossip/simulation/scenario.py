@@ -34,7 +34,7 @@ from gossip.wire.seal import OVERHEAD_BYTES
 JUDGED_AFTER_PERIODS = 30
 _SEEDS_OF_A_JOINER = 3
 _ENCODES_ALL_UP_TO: Final = 150
-"""In larger groups a sample is encoded, about as many messages as a group of this size sends."""
+"""In larger groups, only a sample of the messages is encoded: about the number that a group of this size sends."""
 
 
 def wire_bytes(message: Message) -> int:
@@ -141,7 +141,7 @@ class Crash:
     declared_by_peers: list[float] = field(default_factory=list)
     declared_by_directories: list[float] = field(default_factory=list)
     unaware: set[int] | None = None
-    """The nodes that still listed it as live `JUDGED_AFTER_PERIODS` later."""
+    """The nodes that still listed the victim as live `JUDGED_AFTER_PERIODS` later."""
 
 
 class Play:
@@ -161,7 +161,7 @@ class Play:
         self._up: list[Node] = []
 
     def run(self, progress: Callable[[int], None] | None = None) -> None:
-        """Play it from beginning to end; call `progress` after each period."""
+        """Play the scenario to its end; call `progress` after each period."""
         for period in range(self.scenario.periods):
             self._direct(period)
             self.network.run(self.scenario.options.probe_period_ms)

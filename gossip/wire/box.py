@@ -33,7 +33,7 @@ from gossip.wire.decoder import Code
 from gossip.wire.seal import PREFIX_BYTES, TAG_BYTES, prefix
 
 MARK: Final = bytes(KEY_ID_BYTES)
-"""In place of the key id of sealed datagrams."""
+"""Zeros in place of the key id of sealed datagrams."""
 _CODE: Final = bytes([Code.KEYRING_UPDATE])
 _PUBLIC_BYTES: Final = 32
 _HEADER_BYTES: Final = PREFIX_BYTES + KEY_ID_BYTES + _PUBLIC_BYTES

@@ -32,7 +32,7 @@ _SHORT_NUMBERS, _SHORT_OCTETS, _SHORT_ARRAYS = (
 
 
 class CborError(Exception):
-    """Not exactly one value of the CBOR that datagrams use."""
+    """Bytes other than exactly one value of the CBOR that datagrams use."""
 
 
 def unsigned(value: int) -> bytes:
@@ -62,7 +62,7 @@ def _long_head(major: int, argument: int) -> bytes:
 
 
 class _NoTags(Mapping[int, Any]):
-    """The decoders of tags, as cbor2 looks them up: each tag has one, and it refuses."""
+    """The decoders of tags for cbor2: each tag has a decoder, which refuses it."""
 
     def __getitem__(self, tag: int) -> Any:
         return _refuse

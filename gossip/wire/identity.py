@@ -7,8 +7,8 @@ every node. docs/explanation/gossip.md ("Protection and its limits") lists the r
 
 A departure has its own signature over the incarnation that leaves. It travels with the update, so every receiver can
 verify it. The sender signs a keyring update, and the application selects the senders. A second process of an identity
-must prove that it holds the identity's key (`conflict_proof`). A verdict (suspect, dead) is another member's opinion
-without a signature of its subject, which refutes it with a higher signed incarnation.
+must prove that it holds the identity's key (`conflict_proof`). A verdict (suspect, dead) is another member's opinion,
+which its subject has not signed. The subject refutes a false verdict with a higher signed incarnation.
 
 A verification takes about 0.1 ms, and samples repeat the same infos. So `Verifier` caches verified infos, within a
 bound. It does not cache failures: forgeries have endless forms.
@@ -60,9 +60,9 @@ class SignatureUse(Enum):
 
     PRESENCE = b"garlic farm, gossip 1: present\x00"
     LEAVING = b"garlic farm, gossip 1: leaving\x00"
-    """Over a whole info, in the introductions of a group without datagrams."""
+    """Signature over a whole info, in the introductions of a group without datagrams."""
     DEPARTURE = b"garlic farm, gossip 1: departure\x00"
-    """Over node id and incarnation alone: many members pass it on, so it must be short."""
+    """Signature over node id and incarnation alone. Many members pass it on, so it must be short."""
     IDENTITY_CONFLICT = b"garlic farm, gossip 1: twin\x00"
     KEYS = b"garlic farm, gossip 1: keys\x00"
 
@@ -134,10 +134,10 @@ def _keys_bytes(chain: Keyring) -> bytes:
 
 
 def conflict_proof(key: Ed25519PrivateKey, life: bytes, nonce: int) -> bytes:
-    """Return life, public key and signature, which prove to another process of this identity that this one has the key.
+    """Return the run's id, the public key and a signature: the proof to another process that this one has the key.
 
-    Any node can make another one sign by a ping in its own name. So the proof includes the id of the run (`LIFE_BYTES`
-    random bytes, new at each start). Otherwise a node could receive its own proof and treat it as another instance's.
+    The id of the run has `LIFE_BYTES` random bytes, new at each start. Without it, an attacker could ping this node,
+    and return the node's own proof as the proof of another process.
     """
     return life + key.public_key().public_bytes_raw() + key.sign(_conflict_bytes(life, nonce))
 

@@ -71,7 +71,7 @@ class SealFault(CountedDrop):
 
 
 class SealError(Exception):
-    """A datagram that the farm's keys do not open, or a repeated one. `version`: the sender's, if it differs."""
+    """A datagram that the farm's keys do not open, or a repeated one. `version`: the sender's, if different."""
 
     def __init__(self, reason: SealFault, version: int = VERSION) -> None:
         super().__init__(reason.value)
@@ -111,7 +111,7 @@ class _Window(Struct):
 
     def take(self, counter: int) -> None:
         ahead = counter - self.highest
-        if ahead >= WINDOW:  # limited: the shift must not grow with a counter far ahead
+        if ahead >= WINDOW:  # limited: a counter far ahead must not cause a large shift
             self.highest, self.taken = counter, 1
         elif ahead > 0:
             self.highest, self.taken = counter, (self.taken << ahead | 1) & ((1 << WINDOW) - 1)
@@ -191,7 +191,7 @@ class Sealed:
         self.use(ring)
 
     def begin(self, salt: bytes) -> None:
-        """Seal under another salt from now on: a copy of this process may have used the counters under the last."""
+        """Seal under a new salt: a copy of this process may have used the same counters under the last salt."""
         self._salt = salt
         self._own_salts.append(salt)
         self._counter = 0
@@ -210,7 +210,7 @@ class Sealed:
         }
 
     def seal(self, plain: bytes, receiver: NodeId = ANY_NODE, reply_key_id: bytes = b"") -> bytes:
-        """Seal for `receiver` with the primary key, or with another of the ring if the receiver holds only that."""
+        """Seal for `receiver` with the primary key, or with the only key of the ring that the receiver has."""
         if self._counter >= _COUNTER_LIMIT:
             raise OverflowError("the datagram counter is used up: restart the node")
         self._counter += 1

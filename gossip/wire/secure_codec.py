@@ -1,4 +1,4 @@
-"""Messages of one node to sealed datagrams and back: the parts of `gossip.wire` in their order.
+"""Converts messages of one node to sealed datagrams and back, by the parts of `gossip.wire` in their order.
 
     out   message -> endorse (signatures, join auth) -> encode within the size -> seal for its receiver
     in    datagram -> open the seal -> decode -> receiver -> authenticate -> token, auth, conflict -> Received
@@ -49,7 +49,8 @@ SECRETS_BYTES: Final = SALT_BYTES + TOKEN_SECRET_BYTES
 BOXES_REMEMBERED: Final = 64
 """The number of recorded boxes; unreadable boxes are not recorded. The keys of older boxes are merged already."""
 DATAGRAM_LIMIT_BYTES: Final = 1400
-"""The size limit. It fits an Ethernet frame through the usual tunnels: a datagram is lost if one fragment is."""
+"""The size limit. Such a datagram fits an Ethernet frame in the usual tunnels. Larger ones are split, and lost with any
+fragment."""
 
 
 class RefusedError(Exception):
@@ -77,7 +78,7 @@ class Incoming(Struct, frozen=True, gc=False):
 
 
 class SecureCodec:
-    """Messages of one start of a node as datagrams, under its farm's keys, or in clear without a ring."""
+    """The codec of one start of a node, under its farm's keys, or in clear without a ring."""
 
     def __init__(
         self, signer: Signer, ring: Keyring | None, secrets: bytes, limit_bytes: int = DATAGRAM_LIMIT_BYTES
@@ -121,7 +122,8 @@ class SecureCodec:
         """Return the datagram for a message of the core; raise DatagramError if it does not fit.
 
         `receiver`: None if not known, only for the messages that the module lists. `reply_key_id`: seal with this key
-        of the ring, since the receiver may not hold a newer one. `limit_bytes`: lower than usual, for a reply.
+        of the ring, since the receiver may not hold a newer one. `limit_bytes`: the size limit of a reply, below the
+        usual limit.
         """
         message = self._signer.endorse(message)
         if isinstance(message, JoinReq) and message.token and self._join_keys:
@@ -167,7 +169,7 @@ class SecureCodec:
         return Incoming(received, left_out, opened.outdated_key_id)
 
     def is_boxed(self, datagram: bytes) -> bool:
-        """Return True if it must be opened with the identity's key, which costs more than opening a seal."""
+        """Return True if a datagram must be opened with the identity's key, which costs more than opening a seal."""
         return self._sealed is not None and is_boxed(datagram, self._sealed.label)
 
     def _opened(self, datagram: bytes) -> Opened:
@@ -191,7 +193,7 @@ class SecureCodec:
         return self._mint.mint(address, applicant, now_ms)
 
     def _is_about_conflict(self, response: PingResponse) -> bool:
-        """Return True if it answers this node's ping to its own id, which detects other users of the id."""
+        """Return True if a message answers this node's ping to its own id, which detects other users of the id."""
         return response.source_id == response.target_id == self._signer.node_id
 
     def _may_be_for_any_node(self, message: Message) -> bool:
