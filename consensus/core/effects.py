@@ -73,7 +73,7 @@ class Persist(ComparedInPart, frozen=True, kw_only=True):
 class Send(Struct, frozen=True):
     """Send a message once Persist `after` is durable.
 
-    Never blocks: with a full queue a message is dropped, this one or an older one.
+    Sending never blocks. If the queue is full, this message or an older one is dropped.
     """
 
     recipient: ServerId
@@ -102,7 +102,7 @@ class ReadEntries(Struct, frozen=True, kw_only=True):
 
 
 class TakeSnapshot(Struct, frozen=True):
-    """Write the state machine as it was after `last`, with `configuration` inside; answer with `SnapshotTaken`."""
+    """Write a snapshot of the state machine after `last`, with `configuration`; answer with `SnapshotTaken`."""
 
     last: LogId
     configuration: Configuration
@@ -135,7 +135,7 @@ class Restore(Struct, frozen=True):
 
 
 class Outcome(Enum):
-    """Outcome of a proposal: acknowledged only if committed, refused only if it can never commit, otherwise unknown."""
+    """Outcome of a proposal: committed, refused (the proposal can never commit), or unknown."""
 
     COMMITTED = "committed"
     NOT_LEADER = "not-leader"

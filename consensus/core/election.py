@@ -7,8 +7,8 @@
 
 A pre-vote request does not change a term or a vote, so a server that was cut off does not raise other servers' terms. A
 peer whose handshake excludes pre-vote counts as granting. If it counted as denying, a cluster with old and new servers
-could not elect a leader. A peer that was never reached does not count as either; otherwise a server without any
-connection since its start would raise its term with each timeout. Sending the request makes the transport connect to
+could not elect a leader. A peer that was never reached counts neither way. If it counted as granting, a server without
+any connection since its start would raise its term at each timeout. Sending the request makes the transport connect to
 the peer, and the handshake then shows, within the same round, whether the peer supports pre-vote.
 
 A server that leads or is in contact with a leader refuses votes before this module sees the request, except in a

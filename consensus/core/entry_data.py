@@ -75,7 +75,7 @@ def heads(data: bytes | memoryview) -> Iterator[tuple[Term, int, int, int]]:
 
 
 def decode_group(data: bytes) -> tuple[Entry, ...]:
-    """Reverse `encode_group`; raises `EntryDataError`."""
+    """Decode the result of `encode_group`; raises `EntryDataError`."""
     try:
         return tuple([Entry(term, _KINDS[kind], data[begin:end]) for term, kind, begin, end in heads(data)])
     except KeyError as error:
@@ -227,7 +227,7 @@ def _encode_any_server(server: Server) -> bytes:
 
 
 def decode_configuration(data: bytes) -> Configuration:
-    """Reverse `encode_configuration` and ignore a head; raises `EntryDataError`."""
+    """Decode the result of `encode_configuration`, ignoring a head; raises `EntryDataError`."""
     _, data = _split_head(data)
     if data[: _COUNT.size] != _COUNT.pack(_GENERAL):
         return _decode_lists(data, 0, _decode_server)
@@ -305,7 +305,7 @@ def encode_no_op(no_op: NoOp) -> bytes:
 
 
 def decode_no_op(data: bytes) -> NoOp:
-    """Reverse `encode_no_op` and ignore a head; raises `EntryDataError`."""
+    """Decode the result of `encode_no_op`, ignoring a head; raises `EntryDataError`."""
     _, data = _split_no_op_head(data)
     try:
         first, voters, granted = _NO_OP.unpack_from(data)

@@ -45,7 +45,7 @@ class AnswerArriving(Struct, frozen=True):
 class PeerEnded(Struct, frozen=True):
     """The peer's process has ended: its connection broke, and its address refuses a new one.
 
-    A broken network can cause the same, so this is evidence and not proof (`ServerRole.leader_ended`).
+    A broken network can have the same effect, so this is evidence and not proof (`ServerRole.leader_ended`).
     """
 
     peer: ServerId
@@ -56,7 +56,7 @@ class DeadlineReached(Struct, frozen=True):
 
 
 class Proposed(Struct, frozen=True, kw_only=True):
-    """A client's request to append `commands`, in order. `proposal_id` comes back in the one `ProposalResolved`.
+    """A client's request to append `commands`, in order. The `ProposalResolved` of this request repeats `proposal_id`.
 
     With `report_accepted`, a `ProposalAccepted` precedes the `ProposalResolved`, unless the proposal is refused. With
     `control`, `commands` contains records of the protocol.
@@ -92,8 +92,8 @@ class PeerExtensions(Struct, frozen=True):
 class ChangeConfiguration(Struct, frozen=True):
     """A caller's request to change the member set to `target`, which is not joint.
 
-    `change_id` comes back in one `ConfigurationResolved`. `head` is stored with the first configuration that the change
-    appends (`entry_data`), such as the id of a client's request.
+    The `ConfigurationResolved` of this request repeats `change_id`. `head` is stored with the first configuration that
+    the change appends (`entry_data`), such as the id of a client's request.
     """
 
     change_id: int
@@ -108,7 +108,7 @@ class SnapshotWanted(Struct, frozen=True):
 
 
 class SnapshotTaken(Struct, frozen=True):
-    """The snapshot requested by `TakeSnapshot` is durable; entries from `first_kept` on should be kept."""
+    """The snapshot requested by `TakeSnapshot` is durable; the log keeps entries from `first_kept` on."""
 
     snapshot: SnapshotDescription
     first_kept: Index

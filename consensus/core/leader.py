@@ -15,8 +15,8 @@ A new leader would have to restart the transfer of a long log or a snapshot. It 
 voter.
 
 *The deadline is stored*, not computed over all followers after each step. Contacts and sent requests only postpone due
-work, so the stored deadline is at most too early. Code with earlier work calls `ProgressTracker.wake_by`. At the
-deadline the leader does the due work, if any, and computes the next deadline.
+work, so the stored deadline may be too early, but never too late. Code with earlier work calls
+`ProgressTracker.wake_by`. At the deadline the leader does the due work, if any, and computes the next deadline.
 """
 
 from collections import deque

@@ -58,8 +58,8 @@ class RecoveredLog(Struct, frozen=True):
     """The durable log that storage recovered at start. The default is an empty log.
 
     The log begins after `start`, which is the origin unless there is a `snapshot` that covers it. `tail` holds the
-    entries from `tail_first` to the end, in any number (the core trims). `configurations` are the entries that change
-    the configuration, oldest first.
+    entries from `tail_first` to the end; the core drops those beyond its limit. `configurations` are the entries that
+    change the configuration, oldest first.
     """
 
     runs: tuple[TermRun, ...] = ()
@@ -76,7 +76,7 @@ class RecoveredLog(Struct, frozen=True):
 
     @property
     def names_configuration(self) -> bool:
-        """Return True if the log contains the members, so that a server can start with it alone."""
+        """Return True if the log contains a configuration, so that a server can start with the log alone."""
         return bool(self.configurations) or self.snapshot is not None
 
 
@@ -136,7 +136,7 @@ class Log:
 
     @property
     def writing_number(self) -> int:
-        """The number of the newest Persist under way that touches the log, or 0."""
+        """The number of the newest Persist under way that changes the log, or 0."""
         return self._writing[-1][0] if self._writing else 0
 
     def configuration_at(self, index: Index) -> Configuration:
@@ -312,9 +312,9 @@ class Log:
             self.durable_index = self._writing.popleft()[1]
 
     def trim(self, keep_entries: int, keep_bytes: int) -> None:
-        """Drop the oldest durable entries, once an eighth more entries than permitted are in memory, or too many bytes.
+        """Drop the oldest durable entries if memory holds an eighth more entries than permitted, or too many bytes.
 
-        The eighth saves time: each removal moves all later entries.
+        The eighth makes removals rare, because each one moves all later entries in memory.
         """
         ends = self._bytes_up_to
         if len(ends) <= keep_entries + keep_entries // 8 and self.tail_bytes <= keep_bytes:

@@ -167,7 +167,7 @@ def possible_ids(*configurations: Configuration) -> bool:
 
 
 def names_each_once(configuration: Configuration) -> bool:
-    """Return True if each server appears once among the members of C_new, and once in C_old."""
+    """Return True if no server appears twice among the members of C_new, or twice in C_old."""
     lists = ((*configuration.voters, *configuration.learners), configuration.old_voters)
     return all(len({server.server_id for server in servers}) == len(servers) for servers in lists)
 

@@ -90,7 +90,7 @@ class Options(Struct, frozen=True):
     """
 
     check_invariants: bool = False
-    """Check all invariants after every step, not only a few numbers (`invariants`).
+    """True to check all invariants after every step, not only a few numbers (`invariants`).
 
     The check takes longer than most steps, so only the tests and the simulator use it.
     """
@@ -135,12 +135,12 @@ class Options(Struct, frozen=True):
 
     @property
     def campaign_slot_ms(self) -> int:
-        """The time of one voter to campaign after the end of the leader's process."""
+        """The length of one voter's slot to campaign after the end of the leader's process."""
         return min(self.heartbeat_ms, self.election_timeout_min_ms // 4)
 
     @property
     def lease_promise_ms(self) -> int | None:
-        """The promised time of refusing candidates, which also applies after a restart; None with leases off."""
+        """The time for which this server promises to refuse candidates, even after a restart; None with leases off."""
         return None if self.lease_clock_bound_ms is None else self.leader_stickiness_ms
 
     def __post_init__(self) -> None:

@@ -6,11 +6,11 @@
 
 A leader may have been replaced without its knowledge. So it first records the commit index. Then a majority must
 confirm the leadership by replies to requests sent *later*. An earlier reply may precede the election of a new leader,
-which may have committed entries before this read began. A new leader first commits an entry of its term. One round
-serves all reads that wait when it begins. Lost requests are not repeated: any later request counts, too.
+which may have committed entries before this read arrived. A new leader first commits an entry of its term. One round
+serves all reads that wait when it begins. Lost requests are not repeated, because any later request counts as well.
 
 *Lease* (off by default). A voter that replied to a request sent at t refuses every other candidate for its leader
-stickiness (`PolicyTimes`). If the elapsed times of the clocks differ by less than a stated bound, a leader may answer
+stickiness (`PolicyTimes`). If the clocks measure elapsed times that differ by less than `bound`, a leader may answer
 from memory until t + lease - bound. A suspended machine breaks this assumption. A lease requires that voters also
 refuse candidates after a restart and in each later term; servers of this project do. After a TimeoutNow, the leader
 does not use leases until its term ends.

@@ -11,9 +11,9 @@ even if they follow the Persist in the list.
 
 `Applier` has the volatile state: commit index and applied index. It passes committed entries to the state machine in
 order, each once in a run of the process, including entries of earlier runs. After a restart the commit index is that of
-the snapshot, or 0. It rises with the first contact of a leader, so the state machine receives the later log again.
-Entries that left the tail are read back, one `ReadEntries` at a time; until a read is complete no newer entry is
-applied, which keeps the order.
+the snapshot, or 0. It rises at the first contact with a leader, so the state machine receives the entries after the
+snapshot again. Entries that left the tail are read back, one `ReadEntries` at a time; until a read is complete no newer
+entry is applied, which keeps the order.
 """
 
 from collections import Counter
@@ -292,7 +292,7 @@ class Replica:
     def may_campaign_early(self) -> bool:
         """Return True if this server may campaign early after the end of the leader's process.
 
-        No lease may depend on the election timeout, and no other voter may be known to lack pre-vote.
+        It may not if a lease depends on the election timeout, or if another voter is known to lack pre-vote.
         """
         return self.options.lease_promise_ms is None and not any(map(self.lacks_pre_vote, self.others))
 
@@ -356,6 +356,6 @@ class Replica:
         self.outbox.send(request.candidate, reply, after)
 
     def refuse_append(self, recipient: ServerId, correlation: int, hint: Index) -> None:
-        """Refuse an append; only our term may have changed."""
+        """Refuse an append. Before this, only the term of this server may have changed."""
         reply = AppendReply(term=self.term, success=False, next_index=hint, correlation=correlation)
         self.outbox.send(recipient, reply, self.hard_state_number)

@@ -16,8 +16,8 @@ or previous configuration (`refuses_outsider`).
 *A leader that has ended* (`leader_ended`). If the leader's process has ended, a server does not wait for its election
 timeout. It no longer refuses candidates, and campaigns in its own slot. The voters have slots of
 `Options.campaign_slot_ms` in order of id, so that votes are not split. Any message of the leader ends this. The slots
-repeat until the latest election timeout. Only pre-votes are early, so evidence in one server does not change a term.
-Leases and peers without pre-vote depend on the timeouts, so with them the evidence is ignored.
+repeat until the latest election timeout. Only pre-votes are sent early, so evidence at a single server does not change
+a term. Leases and peers without pre-vote depend on the timeouts, so with them the evidence is ignored.
 """
 
 from msgspec import Struct
@@ -113,7 +113,8 @@ class ServerRole:
 
         A leader was elected, so it is a voter of the newest configuration or of the one before it. A follower with an
         older configuration only loses time: after `leader_stickiness_ms` without contact, it accepts the new leader. At
-        term 0 this server has never followed a leader, even if leases make it assume one after its start.
+        term 0 this server has never followed a leader, although a server with leases assumes after each start that it
+        has.
         """
         replica = self._replica
         if not 0 < replica.term < term or replica.may_lead(claimant) or not self.sticks_to_leader():

@@ -210,7 +210,7 @@ def refuse_fetch_snapshot(
 
 
 class IncomingSnapshot(Struct):
-    """Progress of one transfer. `received` bytes came without a gap; the newest are durable with Persist `number`.
+    """Progress of one transfer. The first `received` bytes have arrived; they are durable once Persist `number` is.
 
     The leader's term and the snapshot's last position identify it: another leader may have other bytes for the same
     position, so a change of either restarts the transfer. The bytes themselves are on the disk.
@@ -365,6 +365,6 @@ class SnapshotReceiver:
         self._answer(leader, reply, max(self._replica.hard_state_number, after))
 
     def _answer(self, leader: ServerId, reply: SnapshotReply, after: int) -> None:
-        """Send the reply if leaders send entries; with fetching, the next fetch has this information."""
+        """Send the reply if leaders send entries. With fetching, the next fetch contains this information."""
         if self._replica.features.replication is Strategy.APPEND:
             self._replica.outbox.send(leader, reply, after)

@@ -5,7 +5,7 @@
                     └ an election timeout has passed: resume the proposals, in order; the transfer failed
 
 A bounded number of proposals is held, so that the log stops growing and the target can catch up. If the transfer fails
-while this server leads, they are proposed again. If its term ends, they are refused, which is correct because they were
+while this server leads, they are proposed again. If its term ends, they are refused; this is correct, because they were
 never in the log.
 
 After TimeoutNow the target campaigns immediately and without pre-vote. A flag in its vote requests permits voters to
@@ -155,7 +155,7 @@ class LeadershipTransfers:
         return None
 
     def _hand_over(self, transfer: LeadershipTransfer, leader: Leader) -> bool:
-        """Let the target, which holds our whole log, campaign; return True if the leader must abdicate for that."""
+        """Make the target, which holds our whole log, campaign; return True if the leader must abdicate for this."""
         replica = self._replica
         leader.lease.end()
         if not replica.understands_transfer(transfer.target):
@@ -177,7 +177,7 @@ class LeadershipTransfers:
             leader.propose(proposed)
 
     def _follow_up(self, transfer: LeadershipTransfer, known_leader: ServerId | None) -> None:
-        """Resolve the transfer after the end of our term as leader: at the new leader or at the deadline."""
+        """Resolve the transfer after the end of our leadership: when a new leader is known, or at the deadline."""
         replica = self._replica
         for proposed in transfer.pending:
             replica.outbox.add(

@@ -8,10 +8,10 @@ A connection gets a task, a TLS session and a signature only after its first byt
 it is one descriptor. So this process empties the kernel's queue even in a flood, and servers of the farm do not wait in
 that queue.
 
-Known sources (a server has recently proven its identity from there) and unknown sources have separate places.
-Connections of known sources are handled as soon as they are readable. Connections of unknown sources are handled at a
-limited rate. Sources take turns. The last readable connection of a source comes first, because in a flood the oldest
-ones are already abandoned. A /64 of IPv6 is one source.
+A source is known if a server has recently proven its identity from there. Known and unknown sources have separate
+places. Connections of known sources are handled as soon as they are readable. Connections of unknown sources are
+handled at a limited rate. Sources take turns. The last readable connection of a source comes first, because in a flood
+the oldest ones are already abandoned. A /64 of IPv6 is one source.
 
 When `accept` lacks a descriptor or memory, the oldest connection of an unknown source is closed. Accepting continues a
 moment later.
@@ -48,7 +48,8 @@ class AcceptOptions(Struct, frozen=True):
     known_max: int = 128
     waiting_s: float = 5.0
     starts_per_s: float = 200.0
-    """A handshake costs about a millisecond, so unknown sources get a fifth of a processor."""
+    """Handshakes from unknown sources per second. Each costs about a millisecond, so together they use a fifth of a
+    processor."""
 
 
 def source_of(address: str) -> str:

@@ -4,8 +4,8 @@
     receive_some()  ─▶ wait until the socket is readable ─▶ the bytes in the kernel
 
 trio's own streams yield for each call. A round of consensus is a chain of messages, so each message would wait for
-additional turns. Here a send that the kernel takes immediately is one system call. A caller that cannot wait, such as
-the event loop that owns a core, may send as well. `TlsStream` adds TLS to this stream.
+additional turns. Here a send that the kernel takes immediately is one system call. So a caller that cannot wait, such
+as the event loop around a core, can also send. `TlsStream` adds TLS to this stream.
 
 Errors are trio's: BrokenResourceError for a connection that broke, ClosedResourceError after our own close.
 """
@@ -16,7 +16,8 @@ import trio
 
 READ_BYTES = 256 * 1024
 FIRST_READ_BYTES = 64 * 1024
-"""Limit of a read unless the last one was full. From 128 KiB on, `malloc` maps memory for each read, in 12 us."""
+"""Limit of a read; a larger limit applies if the last read was full. From 128 KiB on, `malloc` maps memory for each
+read, in 12 us."""
 
 
 class DirectStream(trio.abc.Stream):

@@ -94,7 +94,7 @@ class MemoryTransport:
                     del self._network.running[self.server_id]
 
     def met(self, peer: "MemoryTransport") -> None:
-        """Notify this server of a connection to this run of the peer."""
+        """Report a connection to this run of the peer to this server."""
         if self._running is not None:
             self._running[1].peer_connected(peer.server_id, peer.extensions)
 

@@ -26,7 +26,10 @@ FREE_BYTES: Final = 64 * 1024
 
 
 class BudgetOptions(Struct, frozen=True):
-    """Limits for all servers, for one server, and for all others. A larger request is admitted when it is alone."""
+    """Limits for all servers, for one server, and for all others.
+
+    A request above a limit is admitted when no other bytes are held.
+    """
 
     servers_bytes: int = 64 * 2**20
     per_server_bytes: int = 24 * 2**20
@@ -78,7 +81,7 @@ class ReceiveBudget:
         if self._waiting or not self._fits(account, size):
             waiting = _PendingReceipt(account, size)
             self._waiting.append(waiting)
-            # The waiting requests may all belong to servers at their own limit; then this one is admitted now.
+            # If all waiting requests belong to servers at their own limit, this request is admitted now.
             self._admit()
             try:
                 await waiting.admitted.wait()

@@ -37,7 +37,7 @@ class TlsStream(DirectStream):
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side, server_hostname=name)
         self._closed = False
         self.read_bytes = READ_BYTES
-        """Number of bytes taken from the kernel in one call; as many are held before decryption."""
+        """Maximum number of bytes taken from the kernel in one call, and held before decryption."""
 
     def peer_certificate(self) -> bytes | None:
         """Return the other side's certificate (DER), if it showed one."""
@@ -90,7 +90,7 @@ class TlsStream(DirectStream):
             await self._transport.aclose()
 
     def _accept(self, data: bytes | bytearray | memoryview) -> None:
-        """Encrypt the bytes; the result is appended to the unsent bytes at the next push."""
+        """Encrypt the bytes; the next push appends the result to the unsent bytes."""
         self._check_open()
         if data:
             try:

@@ -1,21 +1,21 @@
 """Proposals on their way to the core: admission limits, and batches of proposals.
 
 *Admission.* Admitted proposals without an answer are limited in number and size. Beyond the limits a client gets `BUSY`
-immediately, and nothing is kept. If a client leaves before the core has its proposal, the proposal is dropped. A
-proposal in the core stays admitted until the core replies.
+immediately, and the proposal is not stored. If a client leaves before the core has its proposal, the proposal is
+dropped. A proposal in the core stays admitted until the core replies.
 
 *Batches.* Proposals that arrive while the server's event loop (the owner) is busy are joined to one `Proposed` event,
 up to `batch_commands` and `batch_bytes`: one append, one write, one round to the followers. The commands of one event
 get adjacent indexes in one term, so the place of each proposal follows from the place of the batch.
 
-*Linger, in flight.* While a batch is unanswered, later proposals wait for its reply, for a full batch, or for
-`linger_in_flight_ms`. Each batch costs every server an append, a write and a reply. If no batch is in flight, proposals
-wait only as described below. `linger_in_flight_ms` is for slow networks with long round trips.
+*Linger, in flight.* While a batch is unanswered, later proposals wait until its reply arrives, until they fill a batch,
+or for `linger_in_flight_ms`. Each batch costs every server an append, a write and a reply. If no batch is in flight,
+proposals wait only as described below. `linger_in_flight_ms` is for slow networks with long round trips.
 
 *Linger, idle.* Clients that wait for a reply send their next command shortly after a batch is answered. Without a
 pause, the first of these commands would be a batch on its own. The clients would split into two groups that take turns,
-which needs twice as many rounds. So after a batch of at least four proposals the next batch waits for the same number,
-at most `linger_idle_ms`.
+which needs twice as many rounds. So after a batch of at least four proposals, the next batch waits until the same
+number has arrived, but at most `linger_idle_ms`.
 """
 
 from collections import deque
@@ -54,12 +54,12 @@ class ProposalLimit(Struct):
         )
 
     def enter(self, size_bytes: int) -> None:
-        """Count one more."""
+        """Count an admitted proposal."""
         self.proposals += 1
         self.size_bytes += size_bytes
 
     def leave(self, size_bytes: int) -> None:
-        """Count one less."""
+        """Stop counting an admitted proposal."""
         self.proposals -= 1
         self.size_bytes -= size_bytes
 
@@ -86,7 +86,7 @@ class Proposal:
         self._on_reply: Callable[[ProposalResolved], None] | None = on_reply
         self._accepted = accepted
         self.wants_accepted = accepted is not None
-        """True if its client wants a report when its commands are in the leader's log."""
+        """True if its client requested a report when the leader has appended its commands."""
 
     def accept(self, position: LogId) -> None:
         """Report the place of the last command to the client, if it still waits."""
@@ -97,7 +97,7 @@ class Proposal:
                 log_failure(self._accepted, error)
 
     def admit(self) -> None:
-        """Count it from now on, until its reply or until it is abandoned before the core has it."""
+        """Count the proposal toward the limits, until its reply, or until it is abandoned before the core has it."""
         self._admitted = True
         self._limit.enter(self.size_bytes)
 
@@ -136,7 +136,7 @@ class Batches:
         self._waiting_bytes = 0
         self._first_waits_since_s = 0.0
         self._unaccepted: dict[int, list[Proposal]] = {}
-        """By number: batches with a client that wants a report as soon as its commands are in the leader's log."""
+        """Batches, by number, with a client that requested a report when the leader has appended its commands."""
         self._last_size = 0
         self._idle_until_s = 0.0
         self._batch_commands = options.batch_commands

@@ -6,10 +6,10 @@
 
 A turn never waits, and a turn does not begin within another one. Events during a turn, such as a submission by a
 callback, stay in the mailbox until the next turn. So the core works without a lock, and its effects are carried out in
-its order.
+order.
 
 The simpler design wakes the owner task for each event. But a round of trio's loop costs more than a step of the core.
-An entry would need five more rounds in a leader and its followers.
+Each entry would need five more rounds in the leader and its followers together.
 
 All times come from trio's clock, so that a test's clock controls the core, its timers and a transport's nonces.
 """
@@ -92,7 +92,7 @@ class EventLoop:
             self._at_work = False
 
     def step(self, event: Event) -> None:
-        """Step the core for a part of its server outside a turn.
+        """Step the core outside a turn, for a part of the server.
 
         Raises `ServerStoppedError` after an error in this or an earlier step; the owner raises the error itself.
         """
@@ -128,7 +128,7 @@ class EventLoop:
         return True
 
     def _fail(self, error: Exception) -> None:
-        """Stop taking steps: the state of the core can no longer be trusted."""
+        """Stop taking steps, because the state of the core can no longer be trusted."""
         self._failure = error
         self._at_work = False
 
@@ -157,7 +157,7 @@ class EventLoop:
         self._mailbox.expect(self._deadline_ms() / 1000)
 
     def _deadline_ms(self) -> Milliseconds:
-        """Return the core's deadline, computed once after each step: a leader must check all its followers for it."""
+        """Return the core's deadline, computed once after each step, since it depends on all followers of a leader."""
         if self._due_ms is None:
             self._due_ms = self._core.deadline
         return self._due_ms

@@ -1,4 +1,4 @@
-"""Schedules disk jobs for the core, and holds messages until their Persist is durable: no threads, no files.
+"""Schedules disk jobs for the core, and holds messages until their Persist is durable, without threads or files.
 
     persist, queue_read             wait here for their turn on the disk
     may_send(effect) ──▶ bool       a message that waits for a Persist is held here
@@ -143,7 +143,7 @@ class Executor:
         return send.after <= self._durable or (send.after <= self._hard_state_durable and _needs_no_log(send.message))
 
     def write_aside(self, job: SnapshotWrite) -> None:
-        """Queue a job that no Persist depends on; such jobs and reads take turns."""
+        """Queue a job that no Persist depends on; such jobs and reads alternate."""
         self._reads.append((job, self._emitted if job.settle else 0))
 
     def read(self, job: ReadJob | SnapshotWrite) -> None:

@@ -110,4 +110,4 @@ class ContentChecks(Struct, frozen=True):
     entries: Callable[[tuple[Entry, ...]], str | None] = _accept
     """Called in the trio run, for every append or fetch reply with entries; it must be fast."""
     snapshot: Callable[[Iterator[bytes]], str | None] = _accept
-    """Called in the disk's thread, with the state in chunks, after the checksums have matched."""
+    """Called in the disk's thread with the chunks of a snapshot, after its checksums have matched."""

@@ -7,8 +7,8 @@ A task with an event runs the owner's turn immediately, in its own task, by `run
 only if a turn is under way, or for proposals that may share a batch. To wake it for each message would cost several
 turns of trio's loop for each entry.
 
-Why two lanes: a burst of proposals must not delay a heartbeat or a vote, or the cluster would lose its leader exactly
-when it is busy. A task cannot wait for several channels of trio with a preference for one of them, so the lanes are
+There are two lanes because a burst of proposals must not delay a heartbeat or a vote. Otherwise a busy cluster would
+lose its leader. A task cannot wait for several channels of trio with a preference for one of them, so the lanes are
 bounded queues.
 """
 
@@ -49,7 +49,7 @@ class JobBlocked(Struct, frozen=True):
 
 
 POSTPONED_S: Final = 0.2
-"""Least delay in seconds that replaces a set deadline with a later one."""
+"""A set deadline is replaced with a later one only if the new one is at least these seconds later."""
 
 Notified = Received | Rejected | AppendNotSent | AnswerArriving | PeerExtensions | PeerEnded
 Urgent = Notified | Requested | JobDone | JobBlocked | DiskSpace
@@ -76,8 +76,8 @@ class Mailbox:
     def put(self, event: Urgent) -> bool:
         """Queue an urgent event; return False without queueing if the lane is full.
 
-        Results of the disk always fit, because there is one job at a time. They must, because a dropped result would
-        not be reported again.
+        Results of the disk always fit, because the disk has one job at a time. A dropped result would not be reported
+        again.
         """
         if len(self._urgent) >= self._max_urgent and not isinstance(event, JobDone | JobBlocked | DiskSpace):
             return False
@@ -103,7 +103,7 @@ class Mailbox:
         self._wake.set()
 
     async def wait(self, deadline_s: float) -> None:
-        """Return when something is due, or at the deadline; a checkpoint in any case."""
+        """Return when something is due, or at the deadline. Always a checkpoint of trio."""
         self._wake = trio.Event()
         self._wait_scope, self._wakes_s = trio.CancelScope(), inf
         with self._wait_scope:
@@ -124,8 +124,8 @@ class Mailbox:
         self._lingering = self._lingering_idle or batches.in_flight
         if batches:
             deadline_s = min(deadline_s, batches.due_s)
-        # Under load an occasional early wake-up costs less than a later deadline with each event. But an idle follower
-        # would wake once in each election timeout, although heartbeats have extended it.
+        # Postponing the deadline at each event would cost more than an occasional early wake-up. A much later deadline
+        # is set, because otherwise an idle follower would wake once in each election timeout.
         later_s = inf if self._lingering else self._wakes_s + POSTPONED_S
         if deadline_s < self._wakes_s or deadline_s > later_s:
             self._wait_scope.deadline = self._wakes_s = deadline_s

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class CallbackResult(Generic[T]):
-    """A value that a callback gives to a task; None if the server stops instead."""
+    """A value that a callback passes to a waiting task; None if the server stops."""
 
     def __init__(self) -> None:
         self._value: T | None = None
@@ -107,7 +107,7 @@ class PendingCalls:
         return answer
 
     def answer(self, number: int, answer: object) -> None:
-        """Give the answer to the task that waits for it, if it still waits."""
+        """Pass the answer to the caller, if it still waits."""
         waiting = self._waiting.pop(number, None)
         if waiting is not None:
             kind, on_reply = waiting

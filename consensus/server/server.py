@@ -1,20 +1,20 @@
-"""One Raft server: the owner task around the core, the disk worker, and the feeding of the state machine.
+"""One Raft server: the task that owns the core, the disk worker, and the task that feeds the state machine.
 
     transport ──message──▶ ┐ urgent    ┌──▶ Raft.step ──▶ effects ──▶ transport, calls, state machine
     deadline ────────────▶ ├─────────▶ │        ▲            └──▶ executor ──▶ disk worker (a thread)
     clients ────propose──▶ ┘ proposals └────────┴── Persisted ◀──────────────────┘
 
-Only the task that takes a turn uses the core, the executor and the storage's planners, so none of them needs a lock
-(`event_loop`). The disk worker performs one job at a time in a thread; turns continue during a sync, and new Persists
-join the next group (`executor`). Each effect is dispatched once, in `_carry_out`. The server contains no code for a
-single protocol (`interfaces`, `Features`).
+Tasks take turns (`event_loop`). Only the task with the turn uses the core, the executor and the storage's planners, so
+none of them needs a lock. The disk worker performs one job at a time in a thread; turns continue during a sync, and new
+Persists join the next group (`executor`). Each effect is dispatched once, in `_carry_out`. The server contains no code
+for a single protocol (`interfaces`, `Features`).
 
 *Bounds.* Requests, urgent events, proposals, the backlog of the disk and the state machine's queue are limited. Any
 excess is refused with `BUSY` or `ServerBusyError`, or dropped and counted if Raft repeats it.
 
-*Failure.* An error of the disk ends `run` with that error; only unacknowledged entries may be lost. On a full disk a
-leader resigns, no server campaigns, and the write is tried again every `full_disk_retry_ms`. A `DiskFull` notice
-reports begin and end.
+*Failure.* An error of the disk ends `run` with that error; only unacknowledged entries may be lost. While the disk is
+full, this server neither leads nor campaigns, and it repeats the write every `full_disk_retry_ms`. A `DiskFull` notice
+reports the beginning and the end of this condition.
 """
 
 from collections import Counter
@@ -99,13 +99,14 @@ from consensus.storage.planner import Storage
 from consensus.storage.snapshot_form import PLAIN
 
 CLEAN_STOP_SECONDS = 1.0
-"""Time for the mark of a clean stop. Without a mark, damage to the last group looks like a torn write at the start."""
+"""Time limit for writing the mark of a clean stop. Without it, the next start takes damage to the last group for a torn
+write."""
 
 _REQUESTS = frozenset(get_args(Request))
 
 
 def _is_request(message: Message) -> TypeGuard[Request]:
-    """Test the type: an `isinstance` of the union takes four times as long, for each message."""
+    """Return True for a request. An `isinstance` of the union would take four times as long, for each message."""
     return type(message) in _REQUESTS
 
 
@@ -219,9 +220,10 @@ class ConsensusServer:
     ) -> Proposal:
         """Submit commands; `on_reply` is called once, immediately or later, unless the proposal is abandoned before.
 
-        `accepted` is called before, when the commands are in the leader's log but not committed. With `control` they
-        are records of the protocol, if its log has such. A proposal refused as `BUSY` or `NOT_LEADER` never has an
-        effect, so it may be submitted again elsewhere. Raises `ValueError` for commands that can never be stored.
+        `accepted` is called earlier, when the leader has appended the commands and they are not committed yet. With
+        `control` the commands are control records, which only some protocols have. A proposal refused as `BUSY` or
+        `NOT_LEADER` never has an effect, so it may be submitted again elsewhere. Raises `ValueError` for commands that
+        can never be stored.
         """
         if not commands:
             raise ValueError("a proposal needs at least one command")
@@ -243,10 +245,10 @@ class ConsensusServer:
     async def change_configuration(
         self, voters: tuple[Server, ...], learners: tuple[Server, ...] = (), head: bytes = b""
     ) -> ConfigurationResolved:
-        """Change the cluster's voters and learners through this leader; wait until that is committed or refused.
+        """Change the cluster's voters and learners through this leader; wait until the change is committed or refused.
 
-        `head` are bytes of the protocol that the first configuration's entry carries (`entry_data`). A new voter must
-        be running, with an empty log, and be reachable. If the caller leaves, its change continues.
+        `head`: bytes of the protocol in the entry of the first configuration (`entry_data`). A new voter must be
+        running, with an empty log, and be reachable. If the caller is canceled, the change continues.
         """
         target = Configuration(voters, (), learners)
         if self._calls.ended:
@@ -285,7 +287,7 @@ class ConsensusServer:
             self._dropped[ShellDrop.REPLY_QUEUE_FULL] += 1
 
     def append_not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
-        """Process an append kept back by the transport, because the peer lacks the entries from `next_index` on."""
+        """Process the report that an append was not sent, because the peer lacks the entries from `next_index` on."""
         if not self._mailbox.put(AppendNotSent(peer, correlation, next_index)):
             self._dropped[ShellDrop.APPEND_NOT_SENT_QUEUE_FULL] += 1
 
@@ -343,7 +345,7 @@ class ConsensusServer:
     async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
         """Return committed entries from `first` on, at least one if there is one; raises `ServerBusyError`.
 
-        Empty if the entry at `first` is compacted, or not committed yet (`wait_commit` waits for it).
+        The result is empty if the entry at `first` is compacted, or not committed yet (`wait_commit` waits for it).
         """
         last = min(self.applying.commit, first + limit_entries - 1)
         return await self._storage_reads.log(first, last, limit_bytes)
@@ -351,7 +353,7 @@ class ConsensusServer:
     async def read_stored(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
         """Return entries of this server's own log, committed or not; raises `ServerBusyError`.
 
-        For a server without a group: a leader may later replace uncommitted entries.
+        Use it for a server without a group: in a group, a leader may later replace uncommitted entries.
         """
         last = min(self._core.describe().last.index, first + limit_entries - 1)
         return await self._storage_reads.log(first, last, limit_bytes)
@@ -359,8 +361,8 @@ class ConsensusServer:
     async def read_snapshot(self, offset: int, limit_bytes: int) -> SnapshotChunk | None:
         """Return bytes of the stored snapshot from `offset` on, up to its end.
 
-        None if there is no snapshot, or a newer one replaced it during the read: each chunk names its snapshot. Raises
-        `ServerBusyError` or `ServerStoppedError`.
+        Return None without a snapshot, or if a newer one replaced it during the read. Each chunk contains its
+        snapshot's position. Raises `ServerBusyError` or `ServerStoppedError`.
         """
         snapshot = self._storage.snapshot
         if snapshot is None:
@@ -370,7 +372,7 @@ class ConsensusServer:
         return None if data is None else SnapshotChunk(snapshot.last, snapshot.size_bytes, start, data)
 
     async def take_snapshot(self) -> SnapshotDescription | None:
-        """Store a snapshot of the state machine now and shorten the log; None if none is stored (`Snapshotting`)."""
+        """Store a snapshot of the state machine now and shorten the log; return None if no snapshot was stored."""
         return await self._snapshots.take()
 
     async def wait_commit(self, index: Index) -> Index:

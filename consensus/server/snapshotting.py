@@ -87,13 +87,13 @@ class Snapshotting:
             return  # the owner of the core raises the error
 
     async def _until_grown_or_old(self) -> None:
-        """Wait until the state machine has applied another entry, or the last snapshot becomes old."""
+        """Wait until the state machine has applied another entry, or until the last snapshot is old."""
         left_ms = self._taken_ms + self._options.snapshot_age_ms - now_ms()
         with trio.move_on_after(left_ms / 1000 if left_ms > 0 else inf):
             await self._applying.wait_applied(self._applying.applied + 1)
 
     async def take(self) -> SnapshotDescription | None:
-        """Store a snapshot of the state machine now; None without new entries, without space, or if outdated."""
+        """Store a snapshot now; return None without new entries, without space, or if it became outdated."""
         async with self._one_at_a_time:
             if not self._ended:
                 with trio.CancelScope() as self._life:
@@ -128,7 +128,7 @@ class Snapshotting:
         return await self._finish(writer)
 
     def granted(self, effect: TakeSnapshot) -> None:
-        """Take the core's approval, with the last entry and the configuration of the snapshot."""
+        """Process the core's approval, which has the last entry and the configuration of the snapshot."""
         self._granted = effect
 
     def written(self, job: SnapshotWrite) -> None:

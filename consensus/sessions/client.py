@@ -52,7 +52,7 @@ class SessionExpiredError(Exception):
 
 
 Seal = Callable[[RequestId, bytes], bytes]
-"""Puts the request id at its place for the state machine."""
+"""Adds the request id to a command, in the form that the state machine reads."""
 
 
 class ExactlyOnceClient:

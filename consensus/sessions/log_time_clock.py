@@ -4,11 +4,11 @@
                                              └ else: wait until it does
 
 Every server runs a clock, but only the leader's clock writes entries. Log time comes from the log and advances by
-elapsed time, so that a session expires after the same time on every machine, with any clock. The leader corrects log
-time toward its own clock only while the two differ by at most five seconds. If they differ by more, one of them is
-wrong, and the leader cannot decide which one. Then log time keeps its pace, and `apart_ms` reports the difference to an
-operator. The farm's state machine does not use this: it has its own clock entries, which a majority's reports can
-correct.
+elapsed time, so that a session expires after the same time on every machine, even with a wrong clock. The leader
+corrects log time toward its own clock only while the two differ by at most five seconds. If they differ by more, one of
+them is wrong, and the leader cannot decide which one. Then log time keeps its pace, and `apart_ms` reports the
+difference to an operator. The farm's state machine does not use this: it has its own clock entries, which a majority's
+reports can correct.
 """
 
 import time
@@ -81,7 +81,7 @@ class SessionClock:
 
     async def _write(self) -> bool:
         log_time_ms, now_s, clock_ms = self._machine.log_time_ms, trio.current_time(), self._clock_ms()
-        # For its own entry the leader uses its own clock reading, so that the time until commitment is not lost.
+        # For its own entry the leader uses the time of its clock reading, so that the time until commitment counts.
         own = self._written is not None and self._written[0] == log_time_ms
         since_s = self._written[1] if own and self._written is not None else self._machine.log_time_at_s
         elapsed_ms = max(0, round((now_s - since_s) * 1000))

@@ -1,4 +1,4 @@
-"""The small port between the planners of durable state and a disk: six operations and three queries.
+"""The interface between the planners of durable state and a disk: six operations and three queries.
 
 `Journal`, `HardStateFile` and `Storage` never touch a file. They *plan*: they return a list of operations, a disk
 performs them in order, and the caller reports the completion. On a machine the disk is `consensus.storage.directory` (a
@@ -33,8 +33,8 @@ class CreateFile(Struct, frozen=True):
 class WriteBytes(Struct, frozen=True):
     """Write `data` at `offset_bytes`.
 
-    Planners write beyond the created size of a file only while its name ends in `.new`: a snapshot and the next segment
-    grow.
+    Planners write beyond the created size only in files whose name ends in `.new`: a growing snapshot, or the next
+    segment.
     """
 
     file: str

@@ -80,7 +80,7 @@ class DiskThread:
         self._put(call)
 
     def _left_s(self) -> float:
-        """Return the time limit for the last call: the limit of a stop, less the time of the call under way."""
+        """Return the time limit for the last call: the limit of a stop, minus the age of the call under way."""
         began_s = self._began_s
         taken_s = 0.0 if began_s is None else time.monotonic() - began_s
         return max(_SHORTEST_WAIT_S, self._stop_s - taken_s)

@@ -2,9 +2,9 @@
 
 In addition to the current term and the vote in it (Raft figure 2), it holds facts that recovery needs:
 
-* `durable`: entries up to here were durable at this write. Damage at or before this index is rot, not a torn tail.
-* `truncating_from`: a truncation has begun at this index. It is written before the first byte of the log is erased, and
-  reset after the last one. So recovery finishes an interrupted truncation instead of mistaking it for a hole.
+* `durable`: entries up to here were durable at this write. Damage at or before this index is rot, not a torn tail. *
+`truncating_from`: a truncation has begun at this index. It is written before the first byte of the log is erased, and
+reset after the last byte is erased. So recovery finishes an interrupted truncation instead of mistaking it for a hole.
 * the owner of the directory: node, storage id, place (the directory's inode, which a copy does not share) and the
   generation that opened it last. A copied directory must not vote a second time in the same term.
 
@@ -46,7 +46,8 @@ _SLOTS = 2
 _MAGIC = b"GFBALLOT"
 _VERSION = 1
 _VERSION_OF_LONG_VOTE = 2
-"""The version for a vote that is not an integer from 1 to 2^31 - 1. Its field holds the length; the vote is last."""
+"""The version for a vote that is not an integer from 1 to 2^31 - 1. The field of the vote then holds its length; the
+vote comes last."""
 _SLOT = struct.Struct(">8sHQ8s16sQQQ?iQQ")
 _COMPACT_LIMIT = 2**31
 _CHECKSUM = struct.Struct(">I")

@@ -194,8 +194,8 @@ class Journal:
     def plan_append(self, first: Index, entries: Sequence[Entry], encoded: bytes = b"") -> list[DiskOperation]:
         """Write `entries` at the end of the log and make them durable with one sync (one more for each roll-over).
 
-        `encoded` are their bytes, if those are at hand. Raises `RecordError` for an entry that cannot be stored, and
-        then plans nothing.
+        `encoded` are their bytes, if available. Raises `RecordError`, and plans no operation, for an entry that cannot
+        be stored.
         """
         last = self.last
         if first != last.index + 1:
@@ -248,7 +248,10 @@ class Journal:
                 self._runs.append(TermRun(index, term))
 
     def plan_preparation(self) -> list[DiskOperation]:
-        """Return the next step of the next segment; empty if it is far enough ahead. Not while a group is under way."""
+        """Return the next step of preparing the next segment; empty if enough is prepared.
+
+        Do not call it while a group is under way.
+        """
         if self._no_space and self._unprepared_bytes < self._segment_bytes // 16:
             return []
         target_bytes = self._segment_bytes

@@ -1,4 +1,4 @@
-"""All durable state of one server, in one planner: Raft's Persists in, disk operations out.
+"""The planner of all durable state of one server: it turns Raft's Persists into disk operations.
 
     recover(reader, owner, …) ──▶ Recovery(storage, hard state, log, report, operations)   perform the operations first
     storage.plan(persists)    ──▶ [DiskOperation …]     one group, for any number of Persists
@@ -62,7 +62,7 @@ class Owner(Struct, frozen=True):
 
 
 class StorageOptions(Struct, frozen=True):
-    """Sizes. A smaller segment suits a small device; a larger one rolls over less often."""
+    """Sizes of the storage. A smaller segment suits a small device; a larger one rolls over less often."""
 
     segment_bytes: int = 64 * 1024 * 1024
     tail_entries: int = 8192
@@ -210,7 +210,7 @@ class Storage:
         self._journal.prepares_ahead = True
 
     def plan_preparation(self) -> list[DiskOperation]:
-        """Return a step of the next segment, between two groups; empty if none is due."""
+        """Return one step of preparing the next segment, between two groups; empty if no step is due."""
         return [] if self._in_flight else self._journal.plan_preparation()
 
     def prepared(self, *, given_up: bool) -> None:

@@ -5,7 +5,7 @@ listed in docs/reference/storage.md, 'Bytes of a segment'; docs/explanation/stor
 
 A *group* holds the entries of one write, or a part of them: its payload is the bytes of the entries as the leader
 encoded them (`entry_data.encode_group`). So a follower writes the received bytes, with one checksum per group. A *cut*
-without payload follows a group whose later part was truncated, and contains the first removed index.
+is a record without payload after a group whose later part was truncated. It contains the first removed index.
 
 Entries up to `durable` were durable. Recovery refuses damage to them as rot, and does not cut it off as a torn tail.
 
@@ -112,7 +112,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 
 
 def decode_segment_header(block: bytes) -> SegmentHeader:
-    """Reverse `encode_segment_header`; raises `RecordError`."""
+    """Decode the result of `encode_segment_header`; raises `RecordError`."""
     if len(block) != SEGMENT_HEADER_BYTES:
         raise RecordError(f"the header block has {len(block)} bytes instead of {SEGMENT_HEADER_BYTES}")
     (checksum,) = _CHECKSUM.unpack_from(block)

@@ -1,4 +1,4 @@
-"""Snapshots on disk, as a planner: the files, and writes after which a crash leaves one of them complete.
+"""The planner of snapshots on disk. After a crash at any point, one complete snapshot is left.
 
     taking       SnapshotWriter.plan(data) … plan_end()  ──▶  a `.new` file, written and synced chunk by chunk
     receiving    plan_chunk(chunk) …                      ──▶  a `.new` file, each chunk synced before its reply
@@ -158,7 +158,7 @@ def received_state(reader: DiskReader, reading: SnapshotReading) -> Iterator[byt
 def stored_snapshot(
     reader: DiskReader, binding: Binding, form: SnapshotForm | None = None
 ) -> tuple[SnapshotDescription | None, list[str]]:
-    """Return the newest snapshot, checked whole, and the names of older ones; raises `DamagedStorageError`.
+    """Return the newest snapshot, completely checked, and the names of older ones; raises `DamagedStorageError`.
 
     With `form` it must have that form.
     """

@@ -1,4 +1,4 @@
-"""Reads the log of a server's directory without being that server: no lock, no repair, no change.
+"""Reads the log of another server's directory, without a lock, a repair or a change.
 
     open_stored_log(path) ──▶ StoredLog: its segments, the start of the log, the snapshot
     .entries(place, end)  ──▶ (place of its group, index, term, kind, data) … from a place on, every checksum verified
@@ -11,9 +11,9 @@ means that the directory is damaged. A reader without the commit index reads all
 It does not need the hard state: the segments' own headers name the owner of the records, so a backup without hard state
 is readable. A running server may remove a segment during the read; the error reports it as removed.
 
-Bytes alone do not show the beginning of a record. But a header's checksum starts from the storage's own id, so no
-writer of entries can make bytes that pass for one. So the search is reliable: from a hit it goes back to the nearest
-valid header of a record that contains the hit.
+Bytes alone do not show the beginning of a record. But a header's checksum starts from the storage's own id, so a writer
+of entries cannot forge a valid header. So the search is reliable: from a hit it goes back to the nearest valid header
+of a record that contains the hit.
 """
 
 import mmap
@@ -273,7 +273,7 @@ class StoredLog:
 def open_stored_log(path: Path) -> StoredLog:
     """Open the directory `path`; raises `StorageError` if it does not contain a server's log.
 
-    A running server may remove a segment or a snapshot in between: then the directory is read again.
+    If a running server removes a segment or a snapshot during this, the directory is read again.
     """
     reader = ReadOnlyDirectory(path)
     looks = LOOKS

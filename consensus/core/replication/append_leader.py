@@ -6,11 +6,11 @@ the leader's own disk. The commit index travels with every append; an idle follo
 
 *One request at a time.* If the protocol permits only one open request per follower, heartbeats and chunks of a snapshot
 count as requests. Each request waits for the previous reply, or until that reply is overdue. The transport repeats an
-open request until a new request replaces it. If the protocol requires it (`Features.probes_from_the_end`), an
-unresponsive follower is probed from the leader's end: its committed entries lie below that place. It replies with a
-hint, and the leader never sends an append below the hint. Only the reply to the newest request sets the next index,
-because a newer request may have advanced the follower. An older reply still counts as contact, and for its stored
-entries. A follower whose replies are always overdue does not get entries.
+open request until a new request replaces it. If the protocol requires it (`Features.probes_from_the_end`), the leader
+probes an unresponsive follower from the end of the leader's log, which is above all committed entries. The follower
+replies with a hint, and the leader never sends an append below the hint. Only the reply to the newest request sets the
+next index, because a newer request may have advanced the follower. An older reply still counts as contact, and for its
+stored entries. A follower whose replies are always overdue does not get entries.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ from consensus.core.snapshots import read_next_chunk
 from consensus.core.status import FollowerProgress
 
 EARLY_SHARE = 8
-"""A heartbeat may be early by this part of the heartbeat interval."""
+"""A heartbeat may be sent early by this fraction of the heartbeat interval."""
 
 
 class AppendLeader:
@@ -154,7 +154,7 @@ class AppendLeader:
     def _is_late(self, progress: Progress, correlation: int) -> bool:
         """Return True if a newer request is open and the protocol permits one request at a time.
 
-        The newer request may have brought the follower further, so this reply must not set the next index.
+        The newer request may have advanced the follower, so this reply must not set the next index.
         """
         return self._one_at_a_time and correlation != progress.newest
 
@@ -179,8 +179,8 @@ class AppendLeader:
     def not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
         """Go back to the entries that the peer lacks.
 
-        It has not replied, so this counts neither for a quorum nor for a read. If it lacks acknowledged entries, it has
-        lost them: the link may send it nothing else before them.
+        The peer has not replied, so this is not contact for check-quorum or a read. If the peer lacks acknowledged
+        entries, it has lost them, and the link may not send later entries first.
         """
         progress = self._followers.get(peer)
         request = None if progress is None else progress.pop_request(correlation)
@@ -244,7 +244,8 @@ class AppendLeader:
     def _resume_requests(self, peer: ServerId, progress: Progress) -> None:
         """Send queued work after the reply to the only open request, or after a disk read.
 
-        Entries are sent first, or read from disk. A round of reads is sent with them, or immediately without entries.
+        Entries are sent first, or read from disk. A `confirm` round travels with entries; without entries its heartbeat
+        is sent immediately.
         """
         if not self._one_at_a_time or not self._may_send_request(progress):
             return
@@ -260,7 +261,7 @@ class AppendLeader:
         """Send nothing: the followers notice that the heartbeats end."""
 
     def describe(self, now: Milliseconds) -> tuple[FollowerProgress, ...]:
-        """Return the followers as plain data; ages count to `now`."""
+        """Return the followers as plain data, with ages at `now`."""
         return tuple(
             FollowerProgress(
                 peer,

@@ -189,7 +189,7 @@ class FetchLeader:
         self._chunks.resign()
 
     def describe(self, now: Milliseconds) -> tuple[FollowerProgress, ...]:
-        """Return the followers, then the observers, as plain data; ages count to `now`."""
+        """Return the followers, then the observers, as plain data, with ages at `now`."""
         fetching = (*self._followers.items(), *self._observers.items())
         return tuple(self._describe(peer, progress, now) for peer, progress in fetching)
 
@@ -249,8 +249,8 @@ class FetchLeader:
     def _turn_back(self, fetch: Fetch) -> None:
         """Reply to a replica whose log is not a part of ours: the place of possible agreement, or our snapshot.
 
-        Nothing that it has acknowledged counts until its next matching fetch. It may have lost all of it, and the place
-        of possible agreement proves nothing. After a fetch that is only late, the next fetch sets `match` again.
+        Its acknowledgments do not count until its next matching fetch: it may have lost those entries, and the place of
+        possible agreement does not prove otherwise. If the fetch was only late, the next fetch sets `match` again.
         """
         log = self._replica.log
         agreement = log.divergence(fetch.position)
@@ -369,7 +369,7 @@ class FetchLeader:
         self._tracker.confirmed(progress, round_number)
 
     def _successors(self, chosen: ServerId | None) -> tuple[ServerId, ...]:
-        """Return the other voters: first the chosen one, then by length of their logs."""
+        """Return the other voters: first the chosen successor, then by length of their logs."""
         matches = {peer: progress.match for peer, progress in self._followers.items()}
         return tuple(sorted(self._replica.others, key=lambda voter: (voter != chosen, -matches.get(voter, 0), voter)))
 

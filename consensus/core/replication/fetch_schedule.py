@@ -98,7 +98,7 @@ class FetchSchedule:
             self._fetch_chunk(incoming)
 
     def take_reply_to(self, sender: ServerId, correlation: int) -> PendingFetch | None:
-        """Return the fetch of this reply, once; None if the sender received no such fetch, or it is dropped."""
+        """Remove and return the fetch of this reply; None if the fetch was dropped, or sent to another server."""
         pending = self._pending.get(correlation)
         if pending is None or pending.target != sender:
             return None
@@ -151,7 +151,7 @@ class FetchSchedule:
         self._rest_until_ms = self._replica.now
 
     def rest(self) -> None:
-        """Send no new fetch within a heartbeat interval of the last: the reply changed nothing."""
+        """Delay the next fetch by a heartbeat interval after the last, because the reply did not change anything."""
         self._rest_until_ms = max(self._replica.now, self._sent_ms + self._replica.options.heartbeat_ms)
 
     @property

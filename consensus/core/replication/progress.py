@@ -11,9 +11,9 @@ A dead follower costs a heartbeat per interval, not a batch of entries per retry
 bounded.
 
 *Size of a request.* On a slow link, a request that seems lost may still be on its way. So the size of requests and the
-window are halved when a reply is overdue, and doubled when a reply comes soon. If only one request may be open,
-requests begin small. Otherwise a large request gets additional time: the time that its bytes need on the slowest link,
-while its connection lasts.
+window are halved when a reply is overdue, and doubled when a reply comes soon. If only one request may be open, the
+first requests are small. Otherwise a large request has a longer timeout while its connection lasts: the slowest link
+must be able to carry its bytes.
 
 *Commitment.* Only `acknowledge` and `own_disk_caught_up` commit, for either strategy. An index commits when a majority
 of voters holds it durably *and* its entry is of the leader's own term (Raft section 5.4.2). Entries of older terms
@@ -58,9 +58,9 @@ class SentAppend:
     last: Index
     sent_ms: Milliseconds
     round_number: int = 0
-    """The round of `confirm` at the time of sending."""
+    """The number of the newest `confirm` round at the time of sending."""
     transfer_ms: Milliseconds = 0
-    """Time that the slowest link needs for all entries under way, including its own."""
+    """Time that the slowest link needs for all entries under way, including those of this request."""
     size_bytes: int = 0
     """Size of its entries; 0 after its connection is lost."""
 
@@ -77,21 +77,22 @@ class Progress:
     next: Index
     contact_ms: Milliseconds = 0
     advanced_ms: Milliseconds = 0
-    """Time of its last progress: `match` rose, or it stored a chunk of a snapshot."""
+    """Time of the follower's last progress: `match` rose, or the follower stored a chunk of a snapshot."""
     has_replied: bool = False
-    """True if it has sent a message in this term; until then `contact_ms` is when it became a follower."""
+    """True if the follower has sent a message in this term; until then `contact_ms` is the time at which it became a
+    follower."""
     match: Index = 0
     round_number: int = 0
-    """The newest round of `confirm` with a reply from it."""
+    """The newest round of `confirm` with a reply from the follower."""
     requested_round: int = 0
-    """The newest round with a message to it."""
+    """The newest round with a message to the follower."""
     caught_up_ms: Milliseconds | None = None
-    """Time at which it last held our whole log (KIP-595: lastCaughtUpTimestamp), according to its replies."""
+    """Time at which the follower last held our whole log, according to its replies (KIP-595: lastCaughtUpTimestamp)."""
     end_at_answer: tuple[Index, Milliseconds] | None = None
-    """End of our log at its last report of progress, and the time of the report."""
+    """End of our log at the follower's last report of progress, and the time of the report."""
     state: ProgressState = ProgressState.PROBING
     halvings: int = 0
-    """Halvings of the size of a request, because its reply was overdue (`part_of`)."""
+    """Number of halvings of the request size, because of overdue replies (`part_of`)."""
 
     sent_ms: Milliseconds | None = None
     bytes_under_way: int = 0
@@ -111,15 +112,15 @@ class Progress:
     fetched: tuple[Index, int] = (0, 0)
     """Progress of fetching a snapshot: its last index, and the offset up to which the follower holds its bytes."""
     announced_ms: Milliseconds | None = None
-    """Time of the last announcement of the leader to it, until it has followed."""
+    """Time of the last announcement of the leader to this server, until the server follows."""
     queried_ms: Milliseconds | None = None
-    """Time of the last query to it in the newest round of `confirm`, until it has replied."""
+    """Time of the last query to the follower in the newest round of `confirm`, until the follower has replied."""
 
     def reached(self, index: Index, last_index: Index, now: Milliseconds) -> None:
-        """Record that it holds our log, which ends at `last_index`, up to `index` durably.
+        """Record that the follower holds our log, which ends at `last_index`, up to `index` durably.
 
-        Under load a follower never reaches the end of our growing log. But if its present log covers our whole log of
-        the time of its previous reply, it had caught up at that time.
+        Under load a follower never reaches the end of our growing log. But if it now holds all entries that our log had
+        at its previous reply, it had caught up then.
         """
         if index > self.match:
             self.match, self.advanced_ms = index, now
@@ -130,18 +131,18 @@ class Progress:
         self.end_at_answer = last_index, now
 
     def caught_up_ago_ms(self, now: Milliseconds) -> Milliseconds | None:
-        """Return the time since it last held our whole log; None if it has not in this term."""
+        """Return the time since the follower last held our whole log; None if it has not held it in this term."""
         return None if self.caught_up_ms is None else now - self.caught_up_ms
 
     def fetches_chunk(self, snapshot: Index, offset: int, now: Milliseconds) -> None:
-        """Record that it holds this snapshot up to `offset`; a repeated fetch of the same chunk is not progress."""
+        """Record that the follower has the snapshot up to `offset`; a repeated fetch of a chunk is not progress."""
         if offset and (snapshot, offset) != self.fetched:
             self.fetched = snapshot, offset
             self.advanced_ms = now
 
     @property
     def waits_for_disk(self) -> bool:
-        """Return True if the entries or the chunk that it lacks are being read."""
+        """Return True if the entries or the chunk that the follower lacks are being read from disk."""
         reads_chunk = self.transfer is not None and self.transfer.read_id is not None
         return self.read_id is not None or (self.state is ProgressState.SNAPSHOT and reads_chunk)
 
@@ -153,7 +154,7 @@ class Progress:
     def overtook(self, request: SentAppend, now: Milliseconds) -> bool:
         """Return True if this heartbeat was sent after entries that a slow link may still carry.
 
-        Small entries do not count: after their loss, the refusal must cause an immediate repetition.
+        Small entries do not count: if they are lost, the leader must repeat them as soon as the heartbeat is refused.
         """
         return not request.carries_entries and any(
             sent.carries_entries
@@ -163,7 +164,7 @@ class Progress:
         )
 
     def part_of(self, full: int, least: int = 1) -> int:
-        """Return the part of a full size or window that the follower's link carries in time."""
+        """Return the part of a full size or window that the follower's link can carry in time."""
         return max(min(full, least), full >> self.halvings)
 
     def took(self, took_ms: Milliseconds, retry_ms: Milliseconds) -> None:
@@ -194,7 +195,7 @@ class Progress:
         round_number: int = 0,
         size_bytes: int = 0,
     ) -> None:
-        """Store a request of so many bytes of entries; while replicating, `next` runs ahead."""
+        """Store a request with `size_bytes` of entries; while replicating, advance `next` without a reply."""
         self.bytes_under_way += size_bytes
         transfer_ms = slow_link_ms(self.bytes_under_way) if size_bytes else 0
         self.in_flight[correlation] = SentAppend(previous, last, now, round_number, transfer_ms, size_bytes)
@@ -206,7 +207,7 @@ class Progress:
             self._expire(next(iter(self.in_flight)))
 
     def lost_connection(self) -> None:
-        """Record that the connection is lost, and with it perhaps its requests."""
+        """Record that the connection, and perhaps requests on it, are lost."""
         self.bytes_under_way = 0
         for sent in self.in_flight.values():
             sent.transfer_ms = sent.size_bytes = 0
@@ -221,7 +222,7 @@ class Progress:
         return sent
 
     def oldest_sent_ms(self) -> Milliseconds | None:
-        """Return the time of the longest open request; for a large one the time at which it should have arrived."""
+        """Return the send time of the oldest open request; for a large one, the time when it should have arrived."""
         return min((sent.sent_ms + sent.transfer_ms for sent in self.in_flight.values()), default=None)
 
     def succeeded(self, request: SentAppend, match: Index, now: Milliseconds) -> None:
@@ -253,7 +254,7 @@ class Progress:
                 sent.sent_ms = now
 
     def holds(self, index: Index, now: Milliseconds) -> None:
-        """Record that it holds everything up to `index` durably; the report is too late to set the next index."""
+        """Record that the follower holds all entries up to `index` durably, from a reply too late to set `next`."""
         if index > self.match:
             self.match, self.advanced_ms = index, now
         self.next = max(self.next, self.match + 1)
@@ -272,7 +273,7 @@ class Progress:
     def has_lost_entries(self, request: SentAppend, hint: Index) -> bool:
         """Return True if this refusal proves that the follower lost acknowledged entries; then probe from the hint.
 
-        Its storage was replaced by an older copy, for example. Lost entries no longer count for a majority. A refusal
+        For example, its storage was replaced by an older copy. Lost entries no longer count for a majority. A refusal
         of an earlier request may only be late.
         """
         if not hint <= request.previous <= self.match or request.sent_ms <= self.advanced_ms:
@@ -331,11 +332,11 @@ class ProgressTracker:
         self.committed_ms: Milliseconds = replica.now
         """Time of the last commitment, or of the first waiting proposal."""
         self.wake_ms: Milliseconds = replica.now
-        """Lower bound for the time of the next due work; it is computed again only at this time (`Leader.expire`)."""
+        """Lower bound for the time of the next due work; `Leader.expire` computes it again only at this time."""
 
     @property
     def confirmed_round(self) -> int:
-        """The newest round of `confirm` that a majority has answered."""
+        """The newest round of `confirm` with replies from a majority."""
         rounds = {peer: progress.round_number for peer, progress in self.followers.items()}
         rounds[self._replica.server_id] = MAX_NUMBER
         return quorum.value_of_majorities(rounds, self._replica.majorities)

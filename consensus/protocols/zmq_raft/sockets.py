@@ -141,7 +141,7 @@ class ZmqSocket:
         self._descriptor = int(self._socket.get(zmq.FD))
 
     def bind(self, url: str) -> str:
-        """Listen at `tcp://host:port`; returns the URL with the port that a `*` or 0 became. Raises `OSError`."""
+        """Listen at `tcp://host:port`; returns the URL with the actual port in place of `*` or 0. Raises `OSError`."""
         try:
             self._allow(url)
             self._socket.bind(url)
@@ -170,9 +170,9 @@ class ZmqSocket:
         self._wake()
 
     def send(self, frames: Sequence[bytes]) -> bool:
-        """Queue a message of one frame or more; False if it was dropped, and counted.
+        """Queue a message of one frame or more; return False if it was dropped and counted.
 
-        The queue may be full, nothing connected, or the ROUTER's connection gone.
+        A message is dropped if the queue is full, no peer is connected, or the ROUTER's connection has ended.
         """
         try:
             send, *before, last = self._socket.send, *frames
@@ -243,10 +243,10 @@ class ZmqSocket:
                 pass
 
     def _read_slice(self) -> bool:
-        """Hand over messages; return False if no message was waiting, and none has come since.
+        """Hand over messages; return False if no message was waiting, and none has arrived since.
 
-        After messages, the caller checks again before it waits: under load more have arrived, and a wait for each would
-        cost more than the messages.
+        After messages the result is True, so the caller reads again before it waits. Under load more messages have
+        arrived, and waiting for each would cost more than reading it.
         """
         budget = SLICE_FRAMES if self._reads else 0
         try:

@@ -12,8 +12,7 @@ unknown outcome may have been committed, so the client repeats it only if the ca
 
 `read_barrier_anywhere` makes a read linearizable at any server. A server that does not lead requests the leader's index
 and waits until it has applied that index. The leader replies after a majority has confirmed its leadership. Everything
-acknowledged before the read is at or below the index. The leader sends only a few bytes, regardless of the size of the
-result.
+acknowledged before the read is at or below the index.
 """
 
 from collections.abc import Sequence
@@ -41,7 +40,7 @@ from consensus.server.task_owner import TaskOwner
 from consensus.sessions.client import Submission
 
 ASK_PATIENCE_S = 2.0
-"""Time limit of a query to other servers. Then this server checks again if it leads."""
+"""Time limit of a query to other servers; after it, this server checks again if it leads."""
 
 
 class ClientOptions(Struct, frozen=True):
@@ -99,7 +98,7 @@ class GarlicFarmClient(TaskOwner):
     async def read_index(self, *, patience_s: float = 10.0) -> Submission:
         """Return a committed position: a state applied up to it includes everything acknowledged before this call.
 
-        Nothing is written into the log. Only servers with the extension `read-index` are queried.
+        This does not write an entry. Only servers with the extension `read-index` are queried.
         """
         data = encode_request(wire.ReadIndexRequest(), self._limits)
         return await self._submit(data, Extension.READ_INDEX, patience_s, repeat_unknown=True)
@@ -191,7 +190,7 @@ class _Attempt(Struct):
     under_way: bool = False
     pause: bool = False
     doubtful: bool = False
-    """True after an attempt with an unknown outcome: its copy may be committed, regardless of later attempts."""
+    """True after an attempt with an unknown outcome: its copy may be committed even if later attempts are refused."""
     expired: bool = False
     redirect_term: int = -1
     """The highest term of a redirect."""

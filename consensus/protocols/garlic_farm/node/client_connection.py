@@ -2,12 +2,12 @@
 
     post(request) ─▶ queue ─▶ in flight ─▶ the next reply belongs to the oldest request
 
-A reply does not name its request; only the order matches them. After a lost or surplus reply, every later reply would
-be assigned to the wrong request. So any irregularity closes the connection. The age of the oldest request without a
-reply reveals a dead peer, because TCP may need a quarter of an hour to detect it. A reply on another connection shows
-that the peer is alive and perhaps has a slow disk (`prolong`). Each reply restarts the timeout of the next request. The
-timeout includes the transfer of the request at the lowest assumed rate of the network. If no second connection shows
-that the peer is alive, the caller passes the lower rate of the slowest link.
+A reply does not name its request; only the order of replies matches them to requests. After a lost or surplus reply,
+every later reply would be assigned to the wrong request. So any irregularity closes the connection. The age of the
+oldest request without a reply reveals a dead peer, because TCP may need a quarter of an hour to detect it. A reply on
+another connection shows that the peer is alive and perhaps has a slow disk (`prolong`). Each reply restarts the timeout
+of the next request. The timeout includes the transfer of the request at the lowest assumed rate of the network. If no
+second connection shows that the peer is alive, the caller passes the lower rate of the slowest link.
 """
 
 from collections import deque
@@ -80,11 +80,10 @@ class ClientConnection:
         self._work = trio.Event()
         self._patience = trio.CancelScope()
         self._expires_s = inf
-        """The deadline of `_patience`.
+        """The deadline of `_patience`, a scope that serves many messages.
 
-        If a reply has postponed the deadline, `_read` opens another scope. So messages do not need separate scopes. If
-        a request postpones it by half of the timeout, the scope gets a new deadline. So regular heartbeats do not end
-        a scope.
+        If a reply has postponed the deadline, `_read` opens another scope when the old one ends. A request that
+        postpones it by half of the timeout changes the scope, so that regular heartbeats do not end scopes.
         """
         self._fault: GarlicFarmError | None = None
         self.open = True

@@ -15,9 +15,9 @@ every few seconds. One deadline for each connection limits the replies: the dead
 A peer that violates the protocol is disconnected, with an incident. Each request must be allowed for the proven role,
 and a request between servers must carry the proven id. A peer that has not proven to be a server is a client: it may
 submit entries, read, and request its addition. A client is also disconnected if the outcome of its entry is unknown,
-since the protocol lacks another correct reply. The same applies if its session has expired without the extension that
-reports it. The replies "busy" and "expired" name this server as the leader; "expired" also has a next index beyond the
-refused entry.
+since every reply of the protocol could be false. If the session of a client has expired, and the client lacks the
+extension that reports this, it is disconnected, too. The replies "busy" and "expired" name this server as the leader;
+"expired" also has a next index beyond the refused entry.
 """
 
 from collections import deque
@@ -91,7 +91,7 @@ def client_answer(found: ProposalResolved, role: RoleChanged) -> ClientAnswer | 
 
 
 Cancel = Callable[[], None]
-"""Cancels a request: `on_reply` must not be called from now on."""
+"""A function that cancels a request: `on_reply` is not called afterwards."""
 
 
 def nothing_to_cancel() -> None:
@@ -110,10 +110,7 @@ def call_server(
 
 
 class RequestHandler(Protocol):
-    """Serves the requests of all connections, each by one call of a callback, immediately or later.
-
-    A task for each request would be simpler code, and would cost more than the request.
-    """
+    """Serves the requests of all connections, each by one call of a callback, immediately or later."""
 
     def request(self, sender: ServerId, request: core.Request, on_reply: Callable[[core.Reply | None], None]) -> Cancel:
         """Pass the request to the core; `on_reply` gets None if there is no reply. May raise `GarlicFarmError` instead.

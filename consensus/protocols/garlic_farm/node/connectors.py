@@ -1,4 +1,4 @@
-"""Connections to servers: TLS on networks, or a local HTTP proxy into I2P. Other transports do not exist.
+"""Connections to servers: TLS on networks, or a local HTTP proxy into I2P.
 
     TlsConnector    TCP ─▶ TLS 1.3, the certificate pinned, or signed by an authority that the operator names
     I2pConnector    TCP to the proxy ─▶ CONNECT, or the absolute URI of each request ─▶ I2P, which encrypts
@@ -84,7 +84,7 @@ class Connector(Protocol):
 
 
 class TlsConnector:
-    """TLS, checked by the signature of `authority` if there is one, else by the fingerprint."""
+    """Connections with TLS. Certificates are checked by `authority` if there is one, else by their fingerprints."""
 
     def __init__(self, authority: ssl.SSLContext | None = None) -> None:
         self._authority = authority
@@ -122,7 +122,7 @@ class TlsConnector:
 
 
 class HttpProxy(Struct, frozen=True):
-    """A proxy that leads into I2P."""
+    """An HTTP proxy into I2P."""
 
     host: str
     port: int
@@ -131,7 +131,7 @@ class HttpProxy(Struct, frozen=True):
 
 
 class I2pConnector:
-    """Names within I2P, by an HTTP proxy."""
+    """Connections to names within I2P, through an HTTP proxy."""
 
     def __init__(self, proxy: HttpProxy, random_bytes: Callable[[int], bytes]) -> None:
         self._proxy = proxy

@@ -10,8 +10,8 @@
                            an append: the core compares, stores, commits ──▶ the end of this server's log
     LeaveClusterRequest ─▶ reported to the callback `ordered_to_leave`
 
-An invitation changes neither term nor vote nor log. The existing other implementation discards all three, so a server
-invited by mistake loses acknowledged entries there. A server removed during its absence may be invited again. The core
+An invitation changes neither term nor vote nor log. The other existing implementation discards all three, so there a
+server invited by mistake loses acknowledged entries. A server removed during its absence may be invited again. The core
 checks a pack like every append.
 
 A leader of another implementation omits the term of the entry before a pack. This server knows the term if the pack

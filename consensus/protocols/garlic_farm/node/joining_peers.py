@@ -50,7 +50,7 @@ class JoiningPeer(Struct, eq=False):
 
     address: PeerAddress | None
     invitation: Callable[[bool], wire.JoinClusterRequest]
-    """Makes the request; True: the peer understands joint configurations and learners."""
+    """Makes the request; the argument is True if the peer supports joint configurations and learners."""
     accepted: bool | None = None
     """Result of the first reply to an invitation; None before that reply."""
     packs: int = 0

@@ -4,7 +4,7 @@
 
 `send` never blocks and guarantees nothing: Raft repeats important requests. A request that has waited too long for a
 connection is dropped, because an old heartbeat or vote request only costs the peer time. Each reply reaches the core
-with the correlation of its request. An extension goes only to peers with that extension.
+with the correlation of its request. Messages of an extension are sent only to peers that support it.
 
 *Heartbeats.* Replies leave a connection in order. So the reply to a heartbeat would wait for the reply to an append,
 which waits for the follower's disk. With a slow disk a healthy leader would lose its leadership. Therefore, if a
@@ -60,12 +60,12 @@ class LinkOptions(Struct, frozen=True):
     unsent_lifetime_s: float = 0.5
     """Time that a request may wait for a connection. A late TimeoutNow would depose a healthy leader."""
     vote_lifetime_s: float = 2.0
-    """This limit for a vote request: at least the longest election timeout, so that a slow dial only delays a vote."""
+    """Lifetime of a vote request: at least the longest election timeout, so that a slow dial only delays a vote."""
     unsent_max: int = 64
     in_flight_max: int = 256
     queue_max: int = 256
     owing_s: float = 0.05
-    """Time of an owed reply after which heartbeats use a separate connection."""
+    """If a reply is owed for this time, heartbeats use a separate connection."""
     overtaking_s: float = 0.02
     """A heartbeat uses the second connection only this long after the last request on the first connection.
 

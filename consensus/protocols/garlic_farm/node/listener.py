@@ -2,11 +2,11 @@
 
     accept ─▶ handshake (few at a time, seconds) ─▶ 404 / 401: close │ 101: established (many, for any time)
 
-An unfinished handshake uses memory for an unknown peer. A connection waits for its first byte at the lowest cost
-(`accepting`). The number and the duration of handshakes are limited. At the limit, the source with the most handshakes
-loses its oldest one. A real peer needs only milliseconds, so its handshake succeeds even in a flood of half-open
-connections. If new connections were refused instead, a slow flood would exclude every peer. Sources with a recent proof
-of a server's identity keep a quarter of the handshakes.
+An unfinished handshake uses memory for an unknown peer. Until its first byte, a connection uses as little memory as
+possible (`accepting`). The number and the duration of handshakes are limited. At the limit, the source with the most
+handshakes loses its oldest one. A real peer needs only milliseconds, so its handshake succeeds even in a flood of
+half-open connections. If new connections were refused instead, a slow flood would exclude every peer. Sources with a
+recent proof of a server's identity keep a quarter of the handshakes.
 
 The other end of an established connection knows the password. Established connections are limited in total and per
 source; at the limit the newest is refused. A quarter of the places is reserved for proven servers, and each server has
@@ -277,9 +277,9 @@ class GarlicFarmServer:
         bound: Sequence[trio.SocketListener] = (),
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve an I2P router's server tunnel, which delivers here what I2P has decrypted. On loopback only.
+        """Serve an I2P router's server tunnel, which connects here with decrypted streams. On loopback only.
 
-        `name` is the tunnel's name within I2P. Peers prove that they called it. `bound` as for `listen`.
+        `name` is the tunnel's name within I2P. Peers prove that they connected to this name. `bound` as for `listen`.
         """
         if not is_loopback(host):
             raise GarlicFarmError(

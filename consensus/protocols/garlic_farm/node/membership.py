@@ -8,7 +8,7 @@
 
 *Accepted means begun*, as the document defines it: the reply precedes the invitation, and the log shows the completion.
 A request may be repeated safely: a change under way, or a complete addition, is accepted without a further effect. One
-change runs at a time; the core would refuse a second one after a useless invitation.
+change runs at a time: otherwise a second server would be invited, and then refused by the core.
 
 A server that supports only the document becomes a voter when it has caught up (the core's `CatchUp`), since the
 document does not have learners. If the leader fails before the configuration is appended, nothing remains; otherwise
@@ -87,7 +87,7 @@ class MemberRequests(TaskOwner):
         """The server that is being added or removed."""
 
     def add(self, request: wire.AddServerRequest) -> wire.AddServerResponse:
-        """Reply to a request to add a server, mostly the requesting one."""
+        """Reply to a request to add a server, usually the requesting server."""
         newcomer = _server_of(request)
         accepted = self._leads() and self._begin_to_add(newcomer)
         return self._answer(wire.AddServerResponse, accepted=accepted)
@@ -205,7 +205,7 @@ class MemberRequests(TaskOwner):
     async def add_learner(self, newcomer: Server) -> ConfigurationResolved | None:
         """Invite a server and replicate to it, without a vote. Return None if it has not accepted the invitation.
 
-        It is a member immediately, and gets log packs until it has the log that existed at its arrival.
+        The server is a member immediately, and gets log packs until it has the entries that the log had at its arrival.
         """
         joining_peer, resolved = self._joining_peer(newcomer, None), None
         try:
@@ -221,7 +221,7 @@ class MemberRequests(TaskOwner):
         return resolved
 
     async def _bring_up(self, newcomer: int, joining_peer: JoiningPeer) -> None:
-        """Wait until the learner has the log that existed at the beginning, or is no longer a member."""
+        """Wait until the learner has the entries that the log has now, or is no longer a member."""
         goal = self._server.describe().raft.last.index
         try:
             while self._leads():

@@ -5,8 +5,7 @@
     reply   = type 1 │ source 4 │ destination 4 │ term 8 │ next index 8 │ accepted 1           (26 bytes)
 
 A connection carries requests in one direction and replies in the other, so a reader expects one of the two. A message
-of the other kind means that the peer sends out of turn. The log's size is checked with the header, before any
-allocation.
+of the other kind is a violation of the protocol. The log's size is checked with the header, before any allocation.
 """
 
 import struct
@@ -200,7 +199,7 @@ class RequestReader(_MessageReader):
             log = bytes(view[at + REQUEST_HEADER.size : at + size])
         head: bytes | bytearray = self._buffer
         if size > READ_AHEAD_BYTES:
-            # Otherwise these bytes are in memory, and in no budget, until the peer sends more.
+            # Otherwise these bytes would stay in memory, outside of any budget, until the peer sends more.
             head, at = bytes(head[at : at + REQUEST_HEADER.size]), 0
             self._free_taken()
         return _decode_whole(head, at, log, self._limits)

@@ -1,4 +1,4 @@
-"""Core messages to Garlic Farm messages and back.
+"""Maps core messages to Garlic Farm messages, and back.
 
     core                         wire
     RequestVote.last             last log term, last log index
@@ -14,8 +14,8 @@
     SnapshotReply.installed      next index (a byte offset) beyond the end: the largest number
     correlation                  not on the wire: replies come in the order of the requests on a connection
 
-A Configuration on the wire also contains its own index, known from its place, and the index of the previous
-configuration, known only from the sender's log (`configuration_before`). Our own core reads neither.
+A Configuration on the wire also contains its own index and the index of the previous configuration, which only the
+sender's log has (`configuration_before`). Our own core does not read them.
 """
 
 from collections.abc import Callable
@@ -313,7 +313,7 @@ _NEEDS: Final[dict[type[wire.Request], Extension | None]] = {
     wire.TransferVoteRequest: Extension.TRANSFER,
     wire.ReadIndexRequest: Extension.READ_INDEX,
 }
-"""The extension that every request of a type needs; for other types, it depends on the entries."""
+"""The extension that every request of a type needs. For other types, the entries determine the needed extension."""
 
 
 def check_agreed(request: wire.Request, agreed: frozenset[Extension]) -> None:

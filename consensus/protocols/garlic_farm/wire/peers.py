@@ -53,7 +53,7 @@ class ProvenPeer:
 
     @property
     def is_member(self) -> bool:
-        """Return True if it has a Raft id, in any role. A key alone proves nothing: keys are free to make."""
+        """Return True if it has a Raft id, in any role. A key alone proves nothing, because anyone can make keys."""
         return self.server_id is not None
 
     @property
@@ -114,7 +114,7 @@ class ListedPeers:
         return ()
 
     def judge(self, claim: Claim) -> Refusal | None:
-        """Return None if the claim lacks an id or the list has this key for its id, else a refusal."""
+        """Return None if the claim has no id, or the list has this key for the claimed id; else a refusal."""
         if claim.server_id is None or self._keys.get(claim.server_id) == claim.public_key:
             return None
         return Refusal(

@@ -48,7 +48,7 @@ _SMALL_ORDER_KEYS = frozenset(
         "ee" + "ff" * 30 + "7f",
     )
 )
-"""The points whose order divides 8, in each encoding that OpenSSL reads, with the sign bit cleared."""
+"""The points of an order that divides 8, in each encoding that OpenSSL reads, with the sign bit cleared."""
 _PROOF = re.compile(rf"{VERSION} (server|client) ([A-Za-z0-9_-]{{43}}) ([A-Za-z0-9_-]{{86}})")
 
 

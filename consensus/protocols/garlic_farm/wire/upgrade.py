@@ -42,7 +42,7 @@ from consensus.protocols.garlic_farm.wire.proof import (
 
 VERSION = "1"
 HEAD_BYTES_MAX = 32_768
-"""All introductions and all admissions at their largest, and 4 KiB for the rest."""
+"""Room for the largest introductions and admissions, and 4 KiB for the rest."""
 CLUSTER_HEADER = "X-Garlic-Cluster"
 SERVER_HEADER = "X-Garlic-Server"
 PEER_HEADER = "X-Garlic-Peer"
@@ -95,7 +95,7 @@ class Identity(Struct, frozen=True):
     lease_ms: int | None = None
     """Promised time of refusing candidates after contact with the leader and after a restart."""
     introductions: tuple[str, ...] = ()
-    """In the alphabet of base64url; the first is the sender's own."""
+    """Introductions in base64url; the first is the sender's own."""
 
     def headers(self) -> list[tuple[str, str]]:
         """Return the headers for the other side."""
@@ -194,15 +194,15 @@ class Headers:
         return values[0] if values else None
 
     def every(self, name: str) -> list[str]:
-        """Return the header's values, one for each appearance."""
+        """Return the header's values, one for each occurrence."""
         return self._values.get(name, [])
 
     def tokens(self, name: str) -> list[str]:
-        """Return the comma-separated members of a header, over all its appearances."""
+        """Return the comma-separated members of all occurrences of a header."""
         return [token for value in self.every(name) for part in value.split(",") if (token := part.strip())]
 
     def names_token(self, name: str, token: str) -> bool:
-        """Return True if `token` is among the members, upper or lower case."""
+        """Return True if `token` is among the members, in any case of letters."""
         return token in (found.lower() for found in self.tokens(name))
 
     def identity(self) -> Identity:

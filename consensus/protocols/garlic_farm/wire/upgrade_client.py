@@ -7,9 +7,9 @@ A challenge is kept in a `Session`, which outlives the connection: later connect
 request 2. A `stale` reply replaces the nonce, and the next connection uses the new one. Any other refusal of request 2
 raises `GarlicFarmError`, with a text for the operator.
 
-Request 2 carries the proof of the caller's identity, and the 101 that of the server, which is checked before any other
-field is accepted. A server that cannot prove to be the called one is refused. A caller without a directory of
-identities is a client that shows the password alone and identifies the server by its certificate.
+Request 2 carries the proof of the caller's identity, and the 101 the proof of the server's identity, which is checked
+before any other field is accepted. A server without a proof of the expected identity is refused. A caller without a
+directory of identities is a client that shows the password alone and identifies the server by its certificate.
 """
 
 import base64

@@ -44,8 +44,8 @@ _METHOD = "GET"
 _HTTP_VERSION = b"1.1"
 _WEBSOCKET_VERSION = "13"
 _HANDSHAKE = re.compile(r"/GarlicFarm/([A-Za-z0-9._-]{1,64})/([A-Za-z0-9._-]{1,16})/websocket")
-# Clients by RFC 2617 take the first challenge and may support only MD5; this project's client chooses the strongest
-# one.
+# MD5 comes first: clients by RFC 2617 take the first challenge and may support only MD5. This project's client chooses
+# the strongest.
 _OFFERED = (Algorithm.MD5, Algorithm.SHA_256)
 
 
@@ -116,7 +116,7 @@ class Authenticator:
         return self._nonces.use(authorization.nonce, authorization.nonce_count, now_ms)
 
     def was_sent_before(self, authorization: Authorization, now_ms: int) -> bool:
-        """Return True if a stale answer is a replay; False if its nonce expired or is from another process."""
+        """Return True if a stale answer is a replay; False if its nonce has expired, or another process issued it."""
         return self._nonces.is_current(authorization.nonce, now_ms)
 
 

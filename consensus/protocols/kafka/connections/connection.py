@@ -6,13 +6,13 @@
     run()                      receives the replies
 
 Replies come in the order of the requests, so the next frame belongs to the head of a queue. If the head does not get
-its reply in time, the connection ends, as in Kafka's clients: later replies would wait for it. There is one deadline
-for the connection. When it passes and its request has a reply, it is set again for the next request. So a request does
+its reply in time, the connection ends, as in Kafka's clients: later replies would wait for it. The connection has one
+deadline. When the deadline passes and its request has a reply, it is set again for the next request. So a request does
 not cost a task, a scope, or a change of the deadline.
 
 The timeout detects an unresponsive peer. Bytes of an incomplete reply extend it (`net.transfer_time`), and `arriving`
-reports them to the caller: a slow reply would otherwise be requested again and again. A large request gets the time of
-its size.
+reports them to the caller: a slow reply would otherwise be requested again and again. A larger request has a longer
+timeout.
 
 ApiVersions is sent in its newest known version. An older server replies in version 0 with error 35 and its versions,
 and gets a second request (KIP-511). A response does not contain its version, but it begins with the error code in every

@@ -3,10 +3,10 @@
     receive()   bytes of the stream ─▶ buffer ─▶ one frame, when it is complete
     send_now()  one buffer with length and frame ─▶ the kernel takes it immediately, or `flush` sends the rest
 
-A complete frame is taken from the buffer without a turn of the event loop, and a frame that the kernel takes
-immediately is sent without one. A commit in a quorum of three is a chain of five messages. trio's own streams yield for
-each call, so the chain would wait for a dozen useless turns. So a socket, plain or with TLS, is a `DirectStream`. Any
-other stream, such as one in memory, is used through trio's interface.
+Taking a complete frame from the buffer, and sending a frame that the kernel takes immediately, do not need a turn of
+the event loop. A commit in a quorum of three is a chain of five messages. trio's own streams yield for each call, so
+the chain would wait for a dozen useless turns. So a socket, plain or with TLS, is a `DirectStream`. Any other stream,
+such as one in memory, is used through trio's interface.
 
 The length comes from the other side and does not cause an allocation: it is compared with the limit, and the buffer
 grows with the arriving bytes.
@@ -63,7 +63,7 @@ class FrameStream:
 
     @property
     def has_frame(self) -> bool:
-        """Return True if `receive` would return immediately. Raises `KafkaWireError` as it does."""
+        """Return True if `receive` would return immediately. Raises `KafkaWireError` as `receive` does."""
         length = self._length()
         return length is not None and len(self._buffer) >= _LENGTH.size + length
 
@@ -121,8 +121,8 @@ class FrameStream:
     def drop(self) -> None:
         """Free the bytes of both directions.
 
-        A closed connection can be part of a reference cycle. Its buffers would then stay in memory, outside of any
-        budget, until the next garbage collection.
+        A closed connection in a reference cycle would otherwise keep its buffers, outside of any budget, until the next
+        garbage collection.
         """
         self._buffer = bytearray()
         self._unsent = b""

@@ -58,7 +58,7 @@ _FIRST_HANDSHAKE_WITH_AUTHENTICATE: Final = 1
 After version 0, clients send messages without a header, which this listener does not read.
 """
 _TOLERANCE: Final = 0.02
-"""Fraction by which a time limit may be shortened."""
+"""Fraction by which a deadline may be too early."""
 _MAX_FRAME_BYTES_BEFORE_LOGIN: Final = 64 * 1024
 _CLOSE_OF: Final[Mapping[CloseReason, ListenerClose]] = {
     CloseReason.CROWDED: ListenerClose.CROWDED,
@@ -89,11 +89,12 @@ class ListenerOptions(Struct, frozen=True):
     first_s: float = 30.0
     """Time from the connection to the end of TLS and SASL."""
     frame_s: float = 30.0
-    """Time from the first byte of a request to its last, in addition to the time of its size (`net.transfer_time`)."""
+    """Time from the first byte of a request to its last, in addition to the transfer time of its size
+    (`net.transfer_time`)."""
     answer_s: float = 600.0
     """Time limit of a service; a group waits as long for its members as they request."""
     send_s: float = 60.0
-    """Time for the client to take a reply, in addition to the time of its size."""
+    """Time for the client to take a reply, in addition to the transfer time of its size."""
     refused_login_s: float = 0.1
     """Delay of the reply to a wrong password; Kafka's `connection.failed.authentication.delay.ms`."""
 
@@ -338,7 +339,7 @@ class KafkaListener:
     async def _respond_behind(
         self, session: _ClientSession, holding: _Holding, response: bytes | None, size_bytes: int
     ) -> None:
-        """Send the response to an overlapping request. The deadline of the connection is that of a later request."""
+        """Send the response to an overlapping request. The connection's deadline applies to a later request."""
         frames, sent_bytes = session.frames, 0 if response is None else len(response)
         if response is not None and not frames.send_now(response):
             holding.answer(sent_bytes)

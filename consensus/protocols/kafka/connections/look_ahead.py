@@ -11,8 +11,8 @@ sequence and could not share an entry. In a session of 10 s or less, later heart
 end of the session.
 
 *Order.* The next request begins when the service of the previous one has run until its first wait. So a service that
-records a request before it waits records all requests in order. Responses are also sent in order, because clients count
-them.
+records a request before it waits records all requests in order. Responses are also sent in order, because clients match
+them by order.
 
 The number of overlapping requests is limited (`MAX_OVERLAPPING`). At the limit, the listener does not read from the
 connection until the oldest request has its reply.
@@ -41,7 +41,8 @@ class LookAhead:
     def __init__(self, nursery: trio.Nursery, send: Callable[[bytes | None, int], Awaitable[None]]) -> None:
         """Make a queue; `send` takes a response, or None for a request without one, and the size of its request.
 
-        An exception of `send` or of a reply ends the connection: the nursery is canceled, and `failure` has it.
+        An exception of `send` or of a reply ends the connection: the nursery is canceled, and `failure` has the
+        exception.
         """
         self._nursery = nursery
         self._send = send
@@ -79,7 +80,7 @@ class LookAhead:
             request.response = await answer()
             request.is_answered = True
             await self._send_answered()
-        except Exception as error:  # noqa: BLE001 - raised again by the connection, which this ends
+        except Exception as error:  # noqa: BLE001 - the connection ends, and raises it again
             self.failure = self.failure or error
             self._nursery.cancel_scope.cancel()
 

@@ -124,14 +124,14 @@ class GroupCoordinator:
         return self._groups
 
     def refusal(self) -> ErrorCode:
-        """Return why this server refuses requests about groups now, or NONE."""
+        """Return the reason to refuse all requests about groups now, or NONE."""
         state, offsets = self._topic.state(), self._topic.groups()
         if offsets is None or state.controller_id != state.node_id:
             return ErrorCode.NOT_COORDINATOR
         return ErrorCode.NONE if offsets.is_coordinator() else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def refusal_to(self, group_id: str, principal: str | None) -> ErrorCode:
-        """Return why a request about this group is refused, or NONE.
+        """Return the reason to refuse a request about this group, or NONE.
 
         The reasons are those of `refusal`, and that the group belongs to another user. Another user could otherwise
         take the partition from the members, remove them, or move the group's position.

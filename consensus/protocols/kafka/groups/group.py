@@ -356,7 +356,7 @@ class ConsumerGroup(Struct):
         self._complete_if_all_joined(now_ms)
 
     def _rejoin(self, ticket: Ticket, member: GroupMember, request: JoinRequest, now_ms: int) -> None:
-        """Join a member to a new round, or repeat the reply of this one."""
+        """Join a member to a new round, or repeat the reply of the present round."""
         is_same = member.request.protocols == request.protocols
         is_repeated = self.state is GroupState.COMPLETING and is_same
         is_repeated |= self.state is GroupState.STABLE and is_same and member.member_id != self.leader_id
@@ -390,9 +390,9 @@ class ConsumerGroup(Struct):
         self._complete_if_all_joined(now_ms)
 
     def _joined_without_round(self, member: GroupMember, former_id: str) -> Joined:
-        """Continue the generation.
+        """Return the reply to a restarted static member that continues the present generation.
 
-        A leader that cannot skip the assignment gets its former id, so that it does not assign.
+        A leader that cannot skip the assignment gets its former id as the leader's id, so it does not assign.
         """
         joined = self._joined(member)
         if member.member_id != self.leader_id:

@@ -5,7 +5,7 @@
     OffsetCommit, OffsetFetch                         ─▶ `GroupOffsets`: entries of the log
     ListGroups, DescribeGroups                        ─▶ both
 
-This is the classic protocol, not that of KIP-848. The APIs are served if the topic can store offsets
+This is the classic protocol, not the protocol of KIP-848. The APIs are served if the topic can store offsets
 (`ServedTopic.groups`).
 
 *In order.* Requests of one connection are served in order, and JoinGroup and SyncGroup wait for other members. Clients
@@ -48,7 +48,7 @@ from consensus.protocols.kafka.wire.limits import NO_REPLICA, PARTITION
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 
 _GROUP_KEY: Final = 0
-"""The kind of coordinator in FindCoordinator."""
+"""The key type of groups in FindCoordinator."""
 _CLASSIC: Final = "classic"
 _DEAD: Final = "Dead"
 _NO_OFFSET: Final = -1
@@ -66,7 +66,7 @@ _COMMIT_ERRORS: Final = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 }
-"""The topic's errors for producers, as errors of groups."""
+"""The error code of a group for each error of the topic."""
 
 
 class GroupService(Service):

@@ -132,7 +132,7 @@ class ProduceService(Service):
             try:
                 return await self._forward(request)
             except (KafkaConnectionError, KafkaWireError):
-                pass  # the client retries, and another leader may be known then
+                pass  # the client retries; by then another leader may be known
         return clients.InitProducerIdResponse(error_code=_LATER, producer_epoch=-1)
 
     def _check_place(

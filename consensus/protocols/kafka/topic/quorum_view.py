@@ -4,8 +4,8 @@
         ─▶ Metadata: the brokers ─▶ DescribeQuorum to any of them ─▶ `QuorumView`, as that server knows it
 
 A broker of Kafka forwards the request to the active controller. Servers of such a listener may be unable to query each
-other, and the tool uses any connected broker. So if the leader is among the brokers, another server ends the
-connection. The tool then retries at a broker that it is not connected to, and soon reaches the leader.
+other, and the tool uses any connected broker. So if the leader is among the brokers, any other server ends the
+connection. The tool then retries at another broker, and soon reaches the leader.
 
 If the leader is not among the brokers, a server reports its own view. The view has the leader, the epoch, the commit
 index, and the end of the server's own log. The server reports this end also for the leader, as a lower bound, and -1
@@ -17,7 +17,7 @@ reports ages. `ReplicaTimes` converts ages to times, and an unknown age to -1. T
 instant, and the machine's clock may be set back. So `ReplicaTimes` never reports an earlier time of a replica than in
 its previous reply of the same epoch.
 
-This is a separate module because a farm and a KRaft quorum both use it.
+A farm and a KRaft quorum both use this module.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -170,7 +170,7 @@ def _node(replica: ReplicaView) -> admin.DescribeQuorumResponseNode:
 def endpoint_type_refusal(
     request: admin.DescribeClusterRequest, cluster_id: str
 ) -> admin.DescribeClusterResponse | None:
-    """Return the refusal of a request for other endpoints than brokers (1) or controllers (2); else None."""
+    """Return the refusal of a request for endpoints that are neither brokers (1) nor controllers (2); else None."""
     if request.endpoint_type in {1, 2}:
         return None
     return admin.DescribeClusterResponse(

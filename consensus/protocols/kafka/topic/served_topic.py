@@ -156,9 +156,9 @@ class ServedTopic(Protocol):
     async def epoch_end(self, epoch: int) -> int | None:
         """Return the offset after the last record of `epoch` or of an earlier one, if this server has later records.
 
-        `MAX_OFFSET` without later records: this server may lag, so the records do not count as cut. None if the log
-        does not have a record of that epoch and never gets one: a consumer has read it in another log. Raises
-        `ServerBusyError` or `ServerStoppedError`.
+        Without later records, return `MAX_OFFSET`: this server may only lag, so the consumer must not treat its records
+        as truncated. Return None if the log never gets a record of that epoch: the consumer has read that epoch in
+        another log. Raises `ServerBusyError` or `ServerStoppedError`.
         """
 
     async def append(self, batch: RecordBatch, principal: str | None) -> Produced:

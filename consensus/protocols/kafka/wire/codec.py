@@ -3,9 +3,9 @@
     request     API key int16 │ API version int16 │ correlation id int32 │ client id │ [tagged fields] │ message
     response    correlation id int32 │ [tagged fields] │ message
 
-A header has tagged fields if its message has a flexible version. Two exceptions have the old form: the length of the
+A header has tagged fields if its message has a flexible version. Two parts always have the old form: the length of the
 client id (16 bits), and the header of the response to ApiVersions. A response does not contain its API and version:
-responses come in the order of the requests, and the correlation id confirms it.
+responses come in the order of the requests, and the correlation id confirms this order.
 
 *Refusals.* An unknown API, an unsupported version, and trailing bytes are `KafkaWireError`s; a listener closes the
 connection. An unsupported version is an `UnsupportedVersionError`, since ApiVersions has a reply to it: version 0 with
@@ -17,7 +17,7 @@ bytes for the count of the topics, writes null into the first, and sends the oth
     null │ 00 00 00 │ may topics be made? │ [operations on the cluster? up to version 10] │ 00 │ no tagged fields
 
 (recorded from 2.1.1 to 2.16.0). Kafka accepts it, since it ignores trailing bytes. No version allows these bytes, so
-their meaning is unique, and the three extra bytes are skipped.
+they are unambiguous, and the three extra bytes are skipped.
 """
 
 import struct

@@ -11,7 +11,7 @@ leader sets the epoch and the base offset without a new checksum. Attributes: co
 (3), transactional (4), control (5). The records of a batch are numbered without gaps: only Kafka's cleaner makes gaps.
 
 A log stores tails unchanged (`entries`), so there are two layers. `decode_tails` and `encode_tails` do not build
-records, though the former checks each of them.
+records, but `decode_tails` checks each of them.
 """
 
 import struct
@@ -202,7 +202,7 @@ _ONE_BYTE: Final = [bytes([number]) for number in range(128)]
 
 
 def check_tail(tail: bytes, limits: Limits = DEFAULT_LIMITS) -> int:
-    """Return the number of headers of a record; raises `KafkaWireError` unless these bytes are the tail of one."""
+    """Return the number of headers in a record's tail; raises `KafkaWireError` for other bytes."""
     try:
         length, at = read_varint(tail, 0)
         at += max(length, 0)
@@ -252,7 +252,7 @@ def _field(tail: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def encode_tail(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]] = ()) -> bytes:
-    """Reverse `decode_tail`."""
+    """Encode the values that `decode_tail` returns."""
     parts = [*_field_parts(key), *_field_parts(value), write_varint(len(headers))]
     for name, header in headers:
         parts += (*_field_parts(name.encode()), *_field_parts(header))

@@ -8,11 +8,10 @@ kio defines the order of the fields of a version, their types, and which fields 
 the result class and has the values of omitted fields. Fields match by name; kio's durations and times have `_ms`
 here.
 
-*Why the schemas alone.* kio's reader allocates for the announced number of array elements before it reads the first.
-Five hostile bytes announce 2,147,483,647 of them, which aborts the process. A guard in front of that reader would have
-to walk the whole message, and so would be a reader itself. `serialization` is our reader; it builds our classes
-directly, without kio's objects and without dates, whose range is narrower than the wire's. The tests compare its bytes
-with the bytes of kio's independent reader and writer.
+*Only kio's schemas are used, and not its reader.* That reader allocates for the announced number of array elements
+before it reads the first. Five hostile bytes announce 2,147,483,647 of them, which aborts the process. A check in front
+of that reader would have to read the whole message itself. `serialization` is our reader; it builds our classes
+directly, without kio's objects and without dates, whose range is narrower than the wire's.
 
 A module of kio is loaded at the first use of its API and version: each takes 0.2 to 0.3 MB.
 """
@@ -96,7 +95,7 @@ class Field(Struct, frozen=True):
 class Structure(Struct, frozen=True, eq=False):
     """A message, or a part of one, in one version: its fields in the order of the wire, the tagged ones last.
 
-    Compared by identity, so that it is quickly found as a key.
+    Structures are compared by identity, so that a look-up by this key is fast.
     """
 
     message: type[Any]
@@ -119,8 +118,7 @@ def message_schema(api_key: ApiKey, version: int, direction: Direction) -> Messa
     own_class = message_class(api_key, direction)
     module = import_module(f"kio.schema.{api_key.name.lower()}.v{version}.{direction.value}")
     theirs = getattr(module, own_class.__name__)
-    # A client must be able to read the response to ApiVersions before it knows any version: the header is always the
-    # old one.
+    # The header of the response to ApiVersions is always the old one: a client reads it before it knows any version.
     old_header = api_key is ApiKey.API_VERSIONS and direction is Direction.RESPONSE
     return MessageSchema(_structure(theirs, own_class), flexible_header=theirs.__flexible__ and not old_header)
 

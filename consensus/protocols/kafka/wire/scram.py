@@ -10,8 +10,8 @@ The server stores salt, iterations, H(ClientKey) and ServerKey. docs/explanation
 protection of stored data and of the existing users (`UnknownUsers`), and the encoding of names.
 
 *The nonce* of the client's last message must equal the server's (RFC 5802, section 5.1). librdkafka before 2.6.1
-prepends its own again. Such a client gets a separate error text, after the same computations: an error about the
-password would mislead operators. The nonce is not a secret, so the text reveals nothing about users.
+prepends its own nonce a second time. Such a client gets a separate error text, after the same computations: an error
+about the password would mislead operators. The nonce is not a secret, so the text reveals nothing about users.
 """
 
 import hashlib
@@ -83,7 +83,7 @@ class UnknownUsers(Struct, frozen=True):
         return cls(hashed.digest(), {mechanism: tuple(each) for mechanism, each in forms.items()})
 
     def credential(self, mechanism: Mechanism, user: str) -> ScramCredential:
-        """Return a credential that no password fits, the same for each attempt with this name."""
+        """Return a credential that does not match any password, the same for each attempt with this name."""
         forms = self.forms.get(mechanism, ((_SALT_BYTES, MIN_ITERATIONS),))
         drawn = int.from_bytes(hmac.digest(self.secret, b"form" + user.encode(), "sha256"))
         salt_bytes, iterations = forms[drawn % len(forms)]
@@ -274,7 +274,7 @@ def _text(message: bytes) -> str:
 
 
 def _fields(text: str, names: str, *, open_ended: bool = False) -> dict[str, str]:
-    """Return the values of exactly these names in this order; more may follow if extensions are allowed."""
+    """Return the values of exactly these names in this order; other names may follow if extensions are allowed."""
     parts = text.split(",")
     if len(parts) < len(names) or (len(parts) > len(names) and not open_ended):
         raise ScramError(f"the message has not the fields {', '.join(names)}")

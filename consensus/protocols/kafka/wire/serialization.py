@@ -52,7 +52,7 @@ class Cursor:
 
     def varint(self) -> int:
         """Return an unsigned varint, of at most 31 bits."""
-        # Nearly all have one byte, and a message of the quorum has two dozen of them.
+        # Nearly all varints have one byte, and a message of the quorum has two dozen of them.
         position = self.position
         if position < self.end and (byte := self.data[position]) < 0x80:  # noqa: PLR2004 - no bit says that more follows
             self.position = position + 1
@@ -96,7 +96,7 @@ _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
 
 @lru_cache(maxsize=256)
 def _uuid(data: bytes) -> UUID:
-    """Return a UUID of the wire. The same few come in all messages, and making one takes longer than a lookup."""
+    """Return a UUID of the wire from a cache: messages repeat the same few, and a lookup is faster."""
     return UUID(bytes=data)
 
 

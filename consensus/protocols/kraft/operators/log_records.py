@@ -59,7 +59,7 @@ class LogStart(Struct, frozen=True):
 
 
 class ReadPosition(Struct):
-    """Offset of the next read; `epoch` is that of the previous record, or None if it is not known."""
+    """Offset of the next read; `epoch` is the previous record's, or None if it is not known."""
 
     offset: int
     epoch: int | None

@@ -222,7 +222,7 @@ def storage_in(path: Path) -> Path:
 
 
 def new_uuid() -> UUID:
-    """Return a random UUID that no command line mistakes for an option: its text does not begin with a dash."""
+    """Return a random UUID whose text does not begin with a dash: command lines would mistake it for an option."""
     while True:
         uuid = uuid4()
         if not uuid_text(uuid).startswith("-"):
@@ -256,7 +256,7 @@ def encode_state(state: QuorumState) -> bytes:
 
 
 def decode_state(data: bytes) -> QuorumState:
-    """Reverse `encode_state`; raises `KafkaWireError`."""
+    """Parse the result of `encode_state`; raises `KafkaWireError`."""
     try:
         line = json.loads(data)
         version, epoch = line["data_version"], line["leaderEpoch"]
@@ -297,7 +297,7 @@ def encode_users(users: Mapping[str, Mapping[Mechanism, ScramCredential]]) -> by
 
 
 def decode_users(data: bytes) -> ScramUsers:
-    """Reverse `encode_users`; raises `KafkaWireError`."""
+    """Parse the result of `encode_users`; raises `KafkaWireError`."""
     try:
         return ScramUsers(
             {

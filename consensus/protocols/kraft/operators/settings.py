@@ -2,8 +2,8 @@
 
     controller.properties ──▶ parse_properties ──▶ {name: text} ──▶ voter_settings ──▶ VoterSettings
 
-A Kafka setting without effect here is refused by name, not ignored: an operator who copies a file from Kafka learns
-which lines are ignored. If a default differs from Kafka's, the field has the reason.
+A Kafka setting without effect here is refused by name. So an operator who copies a file from Kafka sees which lines
+would not have an effect. If a default differs from Kafka's, the field documents the reason.
 
 *Times.* Kafka has three times. `fetch.timeout` is for a follower without contact to its leader, `election.timeout` for
 a candidate without a majority. `election.backoff.max` bounds a random pause after a lost election.
@@ -58,7 +58,7 @@ class VoterSettings(Struct, frozen=True):
     voters: tuple[StaticVoter, ...] = ()
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
     listeners: tuple[Endpoint, ...] = (Endpoint("CONTROLLER", "127.0.0.1", 9093),)
-    """Loopback, unlike Kafka's, which listens on every address."""
+    """By default loopback. Kafka's default is every address."""
     advertised_listeners: tuple[Endpoint, ...] = ()
     listener_names: str = ""
     """The name of the listener, if set. Kafka's files have this setting."""

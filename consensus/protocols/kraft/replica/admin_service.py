@@ -8,9 +8,9 @@
     62, 63, 70              registrations and heartbeats of Kafka's brokers and controllers: NOT_CONTROLLER
 
 *A voter's first address is tested before it is recorded*: the leader connects, and refuses the address if another
-server replies (`identification`). It accepts a server of unknown identity. The reason for the test: a wrong address in
-the record may prevent the election of a leader, and only a leader can correct the record. A voter that sent
-UpdateRaftVoter reports the refusal.
+server replies (`identification`). It accepts a server of unknown identity. A wrong address in the record may prevent
+the election of a leader, and only a leader can correct the record. A voter that sent UpdateRaftVoter reports the
+refusal.
 
 The tools send DescribeCluster to any server, and then send requests to the leader in the reply. So the reply must
 contain the leader's address. Our server does not keep Kafka's metadata: a controller that tries to register gets
@@ -47,7 +47,7 @@ from consensus.server.server import ConsensusServer
 
 KRAFT_VERSION: Final = "kraft.version"
 UNREACHABLE: Final = "cannot be reached"
-"""A part of the error text for an unreachable voter: when the voter is reachable, the request may succeed."""
+"""A part of the error text for an unreachable voter. When the voter is reachable again, the request may succeed."""
 _CODES: Final[Mapping[ChangeRefusal, ErrorCode]] = {
     ChangeRefusal.NOT_LEADER: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ChangeRefusal.LEADERSHIP_LOST: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -58,7 +58,8 @@ _CODES: Final[Mapping[ChangeRefusal, ErrorCode]] = {
     ChangeRefusal.MORE_THAN_ONE_SERVER: ErrorCode.INVALID_REQUEST,
     ChangeRefusal.NO_LEARNERS: ErrorCode.INVALID_REQUEST,
 }
-"""All other refusals may be temporary: REQUEST_TIMED_OUT, after which Kafka's clients retry."""
+"""Error codes of refusals. All others may be temporary: they get REQUEST_TIMED_OUT, after which Kafka's clients
+retry."""
 
 _Progress = tuple[int | None, int | None, int | None]
 """The end of the log of a replica, and its ages in `ReplicaView`."""

@@ -8,8 +8,8 @@
 *A refused address* is reported once for each reason (`AddressRefused`), by the server with the wrong settings.
 Otherwise an operator would notice the error only when the record is needed.
 
-*A leader's own address* is tried by the leader, because Kafka does not have a request for a test by another server. For
-the leader itself a loopback address always works, so a loopback address is refused if another voter is not on loopback.
+*A leader tries its own address*, because Kafka does not have a request for a test by another server. From the leader
+itself, a loopback address always works. So a loopback address is refused if another voter is not on loopback.
 
 *A removed voter stays removed.* With auto join it would return five seconds after `remove-voter`. So if a committed
 record has made a server a voter since its start, the server does not join automatically until it is started again. An
@@ -54,7 +54,7 @@ _LATER: Final = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.REQUEST_TIMED_OUT,
 )
-"""Codes that do not refuse the address: it is recorded, or may be recorded at the next announcement."""
+"""Codes that do not refuse the address: a later announcement may record it."""
 
 
 class AddressRefused(Struct, frozen=True):
@@ -113,7 +113,7 @@ class Announcing:
         return next((each for each in raft.configuration.voters if each.server_id == own), None)
 
     def _remember(self, raft: RaftDescription) -> None:
-        """Record that this server is a voter, as soon as a later leader can no longer revoke this."""
+        """Record that this server is a voter, once this is committed and later leaders cannot revoke it."""
         if self._own(raft) is None:
             self._named_by = None
             return
@@ -150,7 +150,7 @@ class Announcing:
         return None if refusal is None else refusal[1]
 
     def _reason(self, code: int, leader: object) -> str | None:
-        """Return the reason why a leader does not record the address; None if it does, or may do so later."""
+        """Return the reason why a leader refuses the address; None if it has recorded it, or may do so later."""
         if code in _LATER:
             return None
         known = next((text for each, text in _REASONS.items() if each == code), None)

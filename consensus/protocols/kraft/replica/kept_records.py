@@ -31,7 +31,7 @@ from consensus.protocols.kraft.wire.entries import BATCH_CONTINUES, entry_tail
 _FRAME_VERSION: Final = 1
 _SHORTEST_FRAME: Final = 3
 _ONE_BYTE: Final = 0x80
-"""Numbers from here on take a second byte. The types of Kafka's records are below it."""
+"""Numbers from here on take a second byte. The types of Kafka's records are lower."""
 _NO_OP: Final = 20
 _BEGIN: Final = 23
 _END: Final = 24
@@ -60,7 +60,10 @@ def metadata_objection(batch: RecordBatch) -> str | None:
 
 
 class KeptRecords:
-    """The records of a log, up to a number of bytes. Beyond the limit all are dropped, and none is kept later."""
+    """The records of a log, up to a number of bytes.
+
+    Beyond the limit, all records are dropped, and later ones are not kept.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self.size_bytes = 0

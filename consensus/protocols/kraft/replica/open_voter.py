@@ -14,10 +14,10 @@ names them. A new quorum begins with the controllers of the formatted directory.
 learns the voters by DescribeQuorum from the bootstrap servers. It is an observer until a leader makes it a voter, at
 the request of an operator or, with `controller.quorum.auto.join.enable`, of the server. A server whose log names voters
 does not wait for DescribeQuorum: if all servers start together, no leader could reply. If the server is not one of
-these voters, they may be gone. So it queries them and the bootstrap servers in turns for the leader.
+these voters, they may no longer exist. So it queries them and the bootstrap servers in turns for the leader.
 
-*quorum-state* is written after each change by a separate task, after the storage. It may be late by one change: it is a
-copy (`quorum_directory`).
+*quorum-state* is written after each change by a separate task, after the storage. The file may lack the last change,
+since it is only a copy (`quorum_directory`).
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -131,7 +131,7 @@ class KraftVoter(Struct, frozen=True):
         """Hand leadership to another voter if this server leads: send EndQuorumEpoch when that voter has the whole log.
 
         Returns when another server leads, or after the longest election timeout. Committed entries are safe without
-        this; the others would notice only after their fetch timeout.
+        this, but the other voters would start an election only after their fetch timeout.
         """
         if self.server.role.role is Role.LEADER:
             with suppress(ServerBusyError, ServerStoppedError):

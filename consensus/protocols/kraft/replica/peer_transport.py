@@ -191,7 +191,7 @@ class _Lane:
                     self._request_queued.set()
 
     def _substitute(self) -> Place | None:
-        """Return a bootstrap server to query instead: every other time, or always without a recorded address."""
+        """Return a bootstrap server to query instead: at every second call, or always without a recorded address."""
         others = self._transport.bootstrap()
         self._tries += 1
         if self._purpose is Purpose.REPLICATION and others and (self._recorded is None or self._tries % 2 == 0):
@@ -332,8 +332,9 @@ def _nowhere_else(_peer: ReplicaKey) -> Sequence[Place]:
 class KraftTransport:
     """The connections of one replica to the others. `names` has their addresses.
 
-    `bootstrap` returns servers that may know the leader, for a replica that does not vote: its known voters may be
-    gone. They are queried in turns with the target of a Fetch. `elsewhere` returns other possible addresses of a peer.
+    `bootstrap` returns servers that may know the leader, for a replica that does not vote: its known voters may no
+    longer exist. They are queried in turns with the target of a Fetch. `elsewhere` returns other possible addresses of
+    a peer.
     """
 
     def __init__(
@@ -355,7 +356,7 @@ class KraftTransport:
         self.bootstrap = bootstrap
         self.elsewhere = elsewhere
         self.found: dict[ReplicaKey, tuple[Place | None, Place]] = {}
-        """Peers with a proven identity: their address in the configuration at that time, and the proven one."""
+        """Peers with a proven identity: the configured address at that time, and the address with the proof."""
         self.random = random or Random()
         self.counters: Counter[TransportEvent] = Counter()
         """Connections, and messages without transmission or reply, by reason."""

@@ -1,14 +1,13 @@
 """Replicas by id, and their addresses: from the configuration in force and from messages.
 
 A voter's address comes from the configuration. An observer is not in the configuration. Only a leader that is making it
-a voter connects to it; its address is then among the newcomers. A removed voter stays known at its last address. The
-reason is a leader that removes itself: it leads until the removal is committed, and the others must fetch the removal
+a voter connects to it; its address is then among the newcomers. A removed voter stays known at its last address. This
+is necessary if a leader removes itself: it leads until the removal is committed, and the others must fetch the removal
 from it.
 
 An address in a message is a claim of the sender, so it does not replace a voter's configured address. For an id outside
-the configuration, it is the only known address. A server that was offline during a change of the voters may find the
-leader only by such an address. Only the id of that leader is known. Such addresses are stored for the last `TOLD_MAX`
-ids.
+the configuration, such an address is the only known one. A server that was offline during a change of the voters may
+reach the leader only by it. These addresses are stored for the last `TOLD_MAX` ids.
 
 The configuration may be wrong, and only a leader can correct it. So the newest `TOLD_EACH` addresses in messages are
 kept for every voter, to be tried if the configured one fails (`elsewhere`). A server found there must prove that it is

@@ -12,9 +12,8 @@ replicas among the authenticated clients. Others get CLUSTER_AUTHORIZATION_FAILE
 *Whole batches* (`FETCH_SIZES`). If a fetch requests less than one batch, the core is queried for more until the reply
 has a whole one. A busy core replies BROKER_NOT_AVAILABLE, after which Kafka's replicas retry.
 
-*Replies* (`QuorumReplies`, `AnsweringLeader`). The records of a reply are encoded once for all followers. The high
-watermark of a new leader is omitted before it has committed its first entries: until then it may lie below values that
-followers already have.
+*Replies* (`QuorumReplies`, `AnsweringLeader`). The records of a reply are encoded once for all followers. A new leader
+omits the high watermark until it has committed its first entries: its value may be lower than the followers' values.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,7 +49,7 @@ Learned = Callable[[Mapping[int, tuple[str, int]]], None]
 """Receives addresses of replicas, by id, from a message of the quorum."""
 
 FETCH_SIZES: Final = "garlicfarm.fetch.version"
-"""The feature of a server that obeys the size of a Fetch: at least one batch, or an empty reply for size 0."""
+"""The feature of a server that respects the size of a Fetch: it returns at least one batch, or nothing for size 0."""
 _FETCH_GROWTH: Final = 4
 _FIRST_FETCH_VERSION_OF_REPLICAS: Final = 12
 """From here on Fetch contains the epoch at the log's end, and the reply the place of divergence (KIP-595)."""
@@ -61,7 +60,7 @@ def _any_caller(_caller: Caller) -> bool:
 
 
 def not_noted(_endpoints: Mapping[int, tuple[str, int]]) -> None:
-    """Ignore the addresses: another source has them."""
+    """Ignore the addresses, because another source provides them."""
 
 
 def _ends_batch(_entry: Entry) -> bool:
@@ -218,7 +217,7 @@ class FetchDispatch:
 
 
 def fetch_dispatch(replicas: ServedApi, consumers: ServedApi) -> ServedApi:
-    """Combine two Fetches."""
+    """Combine two services with Fetch."""
 
     async def answer(request: clients.FetchRequest, caller: Caller) -> Any:
         chosen = replicas if is_of_replica(request) else consumers

@@ -6,7 +6,7 @@
 *Records.* A snapshot has all records, up to `max_bytes` (docs/reference/kraft.md, 'Snapshots'). A snapshot never
 ends within a batch: a server that begins from it would read the records as two batches.
 
-*Producers.* A client without a reply repeats its batch, maybe to another leader. So the written batches of each
+*Producers.* A client without a reply repeats its batch, possibly to another leader. So the written batches of each
 producer are replicated state: the last `BATCHES`, as in Kafka. A producer expires after `PRODUCER_EXPIRY_MS` of the
 log's time without a write. If there are too many, the user with the most producers loses the least recent one, so a
 user cannot displace another user's producers. The log's time is the latest timestamp of a control record or of a record
@@ -99,7 +99,8 @@ class QuorumLog:
     def __init__(self, max_bytes: int, *, metadata: bool = False) -> None:
         """Make an empty log; with `metadata` for the records of Kafka's controllers (`kept_records`)."""
         self.producers: OrderedDict[int, Producer] = OrderedDict()
-        """Producers by id, the least recent first. In a plain dict, removed keys slow the search for the first."""
+        """Producers by id, the least recent first. In a plain dict, removed keys would slow the search for the
+        first."""
         self._producers_of: Counter[str] = Counter()
         """Number of producers of each owner."""
         self._records = kept_records(max_bytes, metadata=metadata)
@@ -179,7 +180,7 @@ class QuorumLog:
             self._open = WrittenBatch(head.sequence, head.sequence, index - 1)
             producer.batches = [*producer.batches, self._open][-BATCHES:]
         else:
-            # Replaced, not changed: a snapshot may hold the old one.
+            # Replace it instead of changing it, because a snapshot may hold the old one.
             self._open = WrittenBatch(written.first_sequence, head.sequence, written.base_offset)
             producer.batches = [*producer.batches[:-1], self._open]
         if not head.batch_continues:

@@ -120,7 +120,7 @@ class TimeIndex:
 
     async def _drop_before(self, start: int) -> None:
         dropped = (start - self._base) // BLOCK_RECORDS
-        # Read first: after a refused or canceled read the index is as before.
+        # Read before any change, so that a refused or canceled read leaves the index as before.
         left = await self._places_of(dropped, start) if dropped < len(self._times) else []
         del self._offsets[:dropped], self._times[:dropped]
         self._base = start if start >= self._end else self._base + dropped * BLOCK_RECORDS

@@ -153,7 +153,7 @@ def voters_of(version: int, value: bytes) -> tuple[Configuration, bytes]:
 
 
 def endpoint_of(text: str) -> tuple[str, int]:
-    """Reverse `endpoint_text`; raises `KafkaWireError`."""
+    """Parse the result of `endpoint_text`; raises `KafkaWireError`."""
     host, _, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

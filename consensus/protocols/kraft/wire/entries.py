@@ -9,7 +9,8 @@ decoded on their way. The head has the record's fields outside the tail. All int
     flags   0x01 the batch continues after this record      0x04 the batch is transactional
 
 The first record of a batch has its base sequence, each further one the next. No-ops and configurations have the same
-head (`no_op_head`, `configuration_head`); a configuration's also has unusual versions of its voters (`voters_of`).
+head (`no_op_head`, `configuration_head`); the head of a configuration also contains unusual versions of its voters
+(`voters_of`).
 
 A replica gets whole batches (`batches_for_replicas`); a partial one would be a separate batch to it.
 `entries_of` restores the leader's entries byte for byte.
@@ -291,7 +292,7 @@ def _next_batch(
 ) -> tuple[int, list[tuple[int, bytes]], int, tuple[int, int, int]]:
     """Return the end of the batch that begins at an entry; its records; its flags, and its producer with base sequence.
 
-    It ends at the mark, or before an entry that cannot be in it.
+    A batch ends at its end mark, or before an entry that cannot belong to it.
     """
     first, tails, size_bytes = entries[at], list[tuple[int, bytes]](), 0
     term, is_command, unpack = first.term, first.kind is COMMAND, _HEAD.unpack_from

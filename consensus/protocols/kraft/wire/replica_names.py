@@ -4,9 +4,9 @@
     ReplicaKey(id, directory)     the id, and the directory id if the message has one (zeros: none)
     no leader                     id -1
 
-BeginQuorumEpoch, EndQuorumEpoch and the leader in every response have ids alone. `Names` maps such an id to a voter of
-the configuration; an unknown id lacks a directory, unless it is our own. A request that names another replica than this
-one, or its previous directory, is not for us (KIP-853).
+BeginQuorumEpoch, EndQuorumEpoch and the leader in every response contain only ids. `Names` maps such an id to a voter
+of the configuration; an unknown id lacks a directory, unless it is our own. A request that names another replica than
+this one, or its previous directory, is not for us (KIP-853).
 """
 
 from typing import Protocol
@@ -17,7 +17,7 @@ from consensus.protocols.kafka.wire.limits import NO_REPLICA, ZERO_UUID, KafkaWi
 
 
 class Names(Protocol):
-    """Replicas of the configuration in force, and the quorum's name of its log."""
+    """Replicas of the configuration in force, and the name of the quorum's log."""
 
     def topic(self) -> Topic:
         """Return the topic of the log."""

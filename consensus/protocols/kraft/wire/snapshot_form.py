@@ -103,7 +103,7 @@ class _KafkaSnapshotWriter(CountedSnapshot):
 
 
 class _KafkaSnapshotReader(CountedSnapshot):
-    """Takes a snapshot in chunks of any size; holds one batch that is not whole yet."""
+    """Takes a snapshot in chunks of any size; holds at most one incomplete batch."""
 
     def __init__(self, last: LogId, configuration: Configuration) -> None:
         super().__init__(last, configuration)

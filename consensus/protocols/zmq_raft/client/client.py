@@ -11,7 +11,7 @@
 
 A request keeps its id in all repetitions, and the cluster commits an id once. So when a call ends without a reply
 (`NoAnswerError`, or cancellation), an update may be committed or not. Repeating it with the same id within hours does
-no harm: it returns the index. Make the id before the call (`make_request_id`) if the call may not return.
+no harm: it returns the index. Make the id before the call (`make_request_id`) to be able to repeat an interrupted call.
 
 Many tasks may share a client; the order of their updates is not defined. A client reads each connection in a separate
 task; a call runs in its caller's task.
@@ -138,7 +138,8 @@ class ZmqRaftClient:
     ) -> Index:
         """Make `peers` the members; return the index of the entry with the change.
 
-        During another change this one is repeated. Raises `ConfigRefusedError`, `NoAnswerError`, `RequestExpiredError`.
+        During another change, the client repeats the request. Raises `ConfigRefusedError`, `NoAnswerError`,
+        `RequestExpiredError`.
         """
         request = wire.ChangeRequest(self._checked(request_id), self._ident, tuple(peers))
         deadline_s = trio.current_time() + patience_s
@@ -190,8 +191,8 @@ class ZmqRaftClient:
     ) -> AsyncGenerator[LogItem, None]:
         """Yield committed entries after index `previous`, in order: at most `count`, or all up to the present end.
 
-        If the log is compacted, the parts of a snapshot come first; they do not count. The client requests more entries
-        as the consumer takes them, and ends the server's stream when the consumer stops:
+        If the log is compacted, the parts of a snapshot come first; they do not count toward `count`. The client
+        requests more entries as the consumer takes them, and ends the server's stream when the consumer stops:
 
             async with aclosing(client.entries(0)) as entries:
                 async for entry in entries:

@@ -73,7 +73,7 @@ class ZmqClientOptions(Struct, frozen=True):
     busy_s: float = 1.0
     """Delay before a change is repeated after "another change is under way"."""
     max_under_way: int = 1024
-    """Sent updates without a reply; more of them wait for a place."""
+    """Maximum number of sent updates without a reply; further updates wait."""
     max_ahead: int = 50
     """Limit of the messages with entries, and of the broadcasts, that wait for a consumer."""
     max_ahead_bytes: int = 64 * 1024 * 1024
@@ -197,10 +197,7 @@ class ClientLink:
         self._calls.pop(request_id, None)
 
     def send(self, frames: Sequence[bytes]) -> None:
-        """Send a message.
-
-        If the queue is full, the message counts as lost on the way; a closed link does not send it.
-        """
+        """Send a message, unless the link is closed. With a full queue, it counts as lost on the way."""
         if self._is_open and not self._socket.send(frames):
             self._counters[ClientEvent.NOT_SENT] += 1
 
@@ -259,7 +256,7 @@ class ClientLinks:
 
     @contextmanager
     def use(self, url: str) -> Iterator[ClientLink]:
-        """Hold the link to a peer, leader or not, for the block; raises `OSError`."""
+        """Keep the link to a peer open for the block, whether or not the peer leads; raises `OSError`."""
         link = self.open(url)
         link.uses += 1
         try:

@@ -124,7 +124,7 @@ class _EntryStream:
         self._is_over = False
         """True if the server has sent its last message."""
         self._is_cut = False
-        """True to take no further messages: this reply is not read to its end."""
+        """True if the rest of this reply is ignored."""
         self._unconfirmed = 0
         """Number of taken messages whose confirmation the server may wait for."""
         self.sign_s = trio.current_time()
@@ -201,7 +201,7 @@ class _EntryStream:
 
 
 class LogReader:
-    """Progress of one consumer, and so the start of the next request."""
+    """The progress of one consumer, which determines the start of the next request."""
 
     def __init__(self, leader: KnownLeader, previous: Index, count: int | None, patience_s: float) -> None:
         self._leader = leader

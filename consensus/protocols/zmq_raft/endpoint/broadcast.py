@@ -3,13 +3,14 @@
     applied entries ──▶ StateBroadcast with them, in full, immediately    leader only
     nothing for 500 ms ──▶ StateBroadcast without entries                 so that subscribers know that it still leads
 
-Each message names the last applied entry; its own entries end there. So a subscriber sees a gap, also the one before
-its first message, and reads the missing entries by RequestEntries. A subscriber whose queue is full loses messages and
-finds that gap in the next one: no subscriber delays the log. PUB queues have a limit of messages, not of bytes. So a
-message has at most 64 KiB, or one entry.
+Each message names the last applied entry; its own entries end there. So a subscriber detects each gap, even before its
+first message, and reads the missing entries by RequestEntries. A subscriber whose queue is full loses messages, and
+detects the gap with the next one. So subscribers never delay the log. PUB queues have a limit of messages, not of
+bytes. So a message has at most 64 KiB, or one entry.
 
 `BroadcastStateMachine` sends the entries that a peer applies. `broadcast_log` follows a log of another protocol by the
-same reads as clients. Entries compacted before it read them, as after an installed snapshot, are a gap too.
+same reads as clients. Entries that were compacted before it read them, for example by an installed snapshot, are also a
+gap.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -148,7 +149,7 @@ async def _broadcast_next(
     except (ServerBusyError, ServerStoppedError):
         await trio.sleep(_BUSY_S)
         return sent
-    # Without entries they are compacted, and a subscriber reads the snapshot.
+    # The read is empty if the entries are compacted; subscribers then read the snapshot.
     last = sent + len(entries) if entries else now.last_applied
     send(encode_broadcast(StateBroadcast(ident=ident, term=now.term, last_applied=last, entries=entries)))
     return last

@@ -141,7 +141,10 @@ class _Unanswered(Generic[A]):
 
 
 class ClientEndpoint:
-    """The clients' side of a server. `reply` sends frames to an identity, False if its queue is full."""
+    """The endpoint of a server for clients.
+
+    `reply` sends frames to an identity, and returns False if its queue is full.
+    """
 
     def __init__(
         self,

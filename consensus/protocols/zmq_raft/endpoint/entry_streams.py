@@ -11,13 +11,13 @@ A stream sends the entries applied at its start, so it ends even in a growing lo
 unconfirmed; after a larger one, with one entry, the stream waits for its confirmation. For compacted entries the
 snapshot's chunks come instead, two ahead. The stream ends with the last chunk: the client then requests later entries
 under the same request id. A replaced snapshot is sent again from offset 0; the client checks each chunk's snapshot.
-Clients do not confirm the last message, so a stream ends when only that message is unconfirmed.
+Clients do not confirm the last message. So a stream ends when all other messages are confirmed.
 
 A stream without a confirmation for five seconds ends. Messages are not kept here, but may be in the socket's queues. So
 all streams share a budget of bytes, and each reserves the bytes of a message before it reads the message. The excess is
-at most one entry of 10 MiB per concurrent read. While a stream waits for the budget, or beyond the high watermark, new
-requests are ignored. If a client confirms messages that it has not received, the socket's own high watermark bounds the
-memory.
+at most one entry of 10 MiB per concurrent read. New requests are ignored while a stream waits for the budget, and when
+the number of streams has reached the high watermark. If a client confirms messages that it has not received, the
+socket's own high watermark bounds the memory.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -65,7 +65,7 @@ class StreamOptions(Struct, frozen=True):
     budget_bytes: int = 64 * 1024 * 1024
     """Limit of unconfirmed messages and messages being read, of all streams."""
     reads_at_once: int = 8
-    """Limit of concurrent reads: below the limit of the server, because other readers also need reads."""
+    """Limit of concurrent reads. It is below the server's limit, because the server also has other readers."""
 
 
 class _Budget:
@@ -81,7 +81,7 @@ class _Budget:
         return bool(self._waiting)
 
     async def reserve(self, size_bytes: int) -> None:
-        """Take so many bytes, immediately or as soon as they are free."""
+        """Reserve the bytes of one message, immediately or when they are free."""
         if self._fits(size_bytes):
             self.used_bytes += size_bytes
             return
@@ -237,7 +237,7 @@ class EntryStream:
     async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
         """Reserve the bytes of a message, and read it.
 
-        Both are within the limit of reads, which bounds the messages larger than their reservation.
+        The limit of reads covers both steps, so few messages can be larger than their reservation.
         """
         while True:
             async with self._streams.reads:
@@ -296,7 +296,7 @@ class EntryStreams(TaskOwner):
         return self._running
 
     def submit(self, identity: bytes, request: EntriesRequest) -> None:
-        """Take a request, whether it begins a stream or belongs to one."""
+        """Process a request, which begins a stream or belongs to one."""
         description = self.log.describe()
         stream = self._streams.get((identity, request.request_id))
         if stream is not None:

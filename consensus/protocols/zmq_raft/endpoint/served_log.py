@@ -8,7 +8,7 @@ freshness, their presence in the log, and their waiting clients. The endpoint ha
 reply, and the number of messages sent ahead of their confirmations.
 
 A read covers one piece and does not keep files open, so thousands of clients may be in the middle of the log. This is a
-separate module because the endpoint and both logs need it, and none of them needs another.
+separate module because the endpoint and both logs import it, and do not import each other.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from consensus.server.storage_reads import SnapshotChunk
 
 
 class LogDescription(Struct, frozen=True):
-    """A log as its clients may know it; the defaults describe an empty log.
+    """The description of a log for its clients; the defaults describe an empty log.
 
     `peers` are the members; during a change, the members of both configurations.
     """

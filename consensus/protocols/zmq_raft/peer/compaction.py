@@ -39,7 +39,7 @@ _LENGTH: Final = Struct(">Q")
 _ENTRY: Final = Struct(">QI")
 _CHUNK_BYTES: Final = 64 * 1024
 _REMOVE_S: Final = 1.0
-"""Time that the end of a compaction waits for the removal of its file."""
+"""Seconds to wait at the end of a compaction for the removal of its file."""
 _CHUNK_ENTRIES: Final = 1000
 _BUSY_S: Final = 0.05
 _SAID_BYTES: Final = 2000
@@ -70,7 +70,7 @@ class Compactor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """A report: the snapshot covers the log up to `index` now."""
+    """Report of a success: the snapshot now covers the log up to `index`."""
 
     index: Index
     size_bytes: int
@@ -78,7 +78,7 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class CompactionFailed:
-    """A report: the log is unchanged."""
+    """Report of a failure: the log is unchanged."""
 
     reason: str
 
@@ -295,7 +295,7 @@ async def _framed(source: CompactionSource) -> AsyncGenerator[bytes, None]:
 
 
 async def _end(process: trio.Process) -> None:
-    """End the program and release its pipes, after any end of the compaction."""
+    """End the program and release its pipes, even after a failed compaction."""
     with trio.CancelScope(shield=True):
         if process.returncode is None:
             process.kill()

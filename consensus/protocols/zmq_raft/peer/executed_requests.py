@@ -45,7 +45,7 @@ def request_id_of(entry: Entry) -> bytes:
 
 
 class ExecutedRequests:
-    """A `StateMachine` that keeps the ids of requests and nothing else. `now_ms` is Unix time."""
+    """A `StateMachine` that keeps only the ids of requests. `now_ms` is Unix time."""
 
     def __init__(
         self, table: RequestTable, now_ms: Callable[[], Milliseconds], window: Window = DEFAULT_WINDOW
@@ -84,7 +84,7 @@ class ExecutedRequests:
         return iter(()) if self._prepared is None else self._prepared.chunks()
 
     def snapshot_index(self) -> Index:
-        """Return the index of the prepared bytes; 0 if they are missing: then a snapshot must not be taken."""
+        """Return the index of the prepared bytes; 0 without them, since a snapshot must not be taken then."""
         return 0 if self._prepared is None else self._prepared.index
 
     def prepare(self, snapshot: PreparedSnapshot | None) -> None:
@@ -100,7 +100,7 @@ class ExecutedRequests:
 
     def _expire(self) -> None:
         now_ms = min(self._now_ms(), request_seconds(self._newest) * 1000)
-        # The table also changes after the clock was set back: then it accepts older ids again.
+        # The table also changes if the clock was set back, because it then accepts older ids again.
         if self._expired_ms is None or abs(now_ms - self._expired_ms) >= _EXPIRY_MS:
             self._expired_ms = now_ms
             self.table.forget_before((now_ms - self._window.kept_ms) // 1000)

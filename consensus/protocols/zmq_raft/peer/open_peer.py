@@ -10,8 +10,8 @@ never campaigns, and begins to vote when a change of the members names it.
 
 *Times* are the package's defaults. A member with a longer election timeout than the others would never lead, and a
 member with a shorter one would replace a slow leader. An append without a reply counts as lost after 140 ms, or after
-half of the shortest election timeout if that is longer. If replies take longer, no entry is ever committed. So the
-timeout also bounds the round trip between members.
+half of the shortest election timeout if that is longer. If replies always take longer, entries are never committed. So
+this time also limits the round trip between members.
 
 *The directory* belongs to one peer of one cluster, named in a note inside. `log` in it is the storage.
 """
@@ -97,7 +97,7 @@ class PeerOptions(Struct, frozen=True):
     broadcast_url: str | None = None
     """Address of the PUB socket for clients, if any."""
     broadcast_bind_url: str | None = None
-    """Address of the PUB socket, if it differs."""
+    """Address to bind the PUB socket to, if it differs from `broadcast_url`."""
     compactor: Compactor | None = None
     """The compaction of the log; None if the log is never compacted."""
     compaction: CompactionOptions = field(default_factory=CompactionOptions)
@@ -157,8 +157,8 @@ async def open_peer(
     founders = configuration_of(options.peers)
     machine = ExecutedRequests(RequestTable(options.max_request_ids), unix_ms, options.log.window)
     with zmq_context() as context:
-        # The transport, the members and the notices need parts made from the server. No message and no notice comes
-        # before the server runs, and all parts exist then.
+        # The transport, the members and the notices need parts made from the server. Messages and notices come only
+        # after the server has started, when all parts exist.
         transport, broadcast = _bound(
             context,
             options,

@@ -16,8 +16,8 @@ kept, each for one reply. Other replies are dropped and counted. Messages are qu
 (`only_connected`), because otherwise a returning peer would get old requests first.
 
 *RequestConfig.* A leader's snapshot does not contain the members, so its receiver queries the sender over the same
-socket (`peer_transport`). Its id of four bytes distinguishes the reply from replies to peers' requests, whose ids are
-shorter.
+socket (`peer_transport`). The id of this query has four bytes, which distinguishes its reply from replies to peers'
+requests, whose ids are shorter.
 """
 
 import math

@@ -5,8 +5,8 @@
     send ──▶ PeerLink (`peer_link`) ──▶ DEALER ──▶ peer ──▶ Receiver.deliver_reply
 
 One ROUTER serves peers and clients, since a server has one address in the protocol. The protocol does not authenticate
-the sender: any process with the cluster's ident and a member's id can act as that member. So the state of all senders
-under one id is one record.
+the sender: any process with the cluster's ident and a member's id can act as that member. So one record holds the state
+of all senders that use the same id.
 
 *Repetitions.* A repeated append or chunk with the newest message id and identity gets the same reply. Until the core
 has replied, a repetition only counts as contact: the core gets an append without entries. So a follower with a slow
@@ -128,7 +128,7 @@ class PeerTransport:
         """The URLs of the members by id, as the log has them."""
         self._elsewhere = dict(elsewhere)
         self._turned: set[str] = set()
-        """Members tried at their URL of the settings."""
+        """Members that are now tried at their URL from the settings."""
         self._members: dict[bytes, _Member] = {}
         """The members by their id on the wire; empty unless `run` runs."""
         self._running: tuple[trio.Nursery, Receiver] | None = None
@@ -153,7 +153,7 @@ class PeerTransport:
     def members(self, servers: Iterable[Server]) -> None:
         """Set the members and newcomers. `servers` may include this server; it is skipped.
 
-        Requests of servers that are not in it are dropped.
+        Requests of servers outside this list are dropped.
         """
         self._listed = {
             peer_id(server.server_id): server.endpoint for server in servers if server.server_id != self._own_id

@@ -9,7 +9,7 @@
 
 The table (`executed_requests`) contains only committed entries, so two cases need special rules.
 
-*A new leader* may hold entries of older terms whose commitment is unknown, with a repeated request among them. So it
+*A new leader* may hold entries of older terms whose commitment is unknown, and clients may repeat their requests. So it
 holds updates back until it has applied all entries that its log held at its election; Raft commits them within a round.
 
 *A leader that loses leadership* may have updates waiting for a batch. After a later election it could submit an update
@@ -245,7 +245,7 @@ class ReplicatedLog:
             case Outcome.COMMITTED:
                 pass  # answered when it is applied
             case Outcome.BUSY if not update.is_accepted:
-                # The update is not accepted yet: the client does not get a reply, and repeats it later.
+                # The update is not accepted yet: the client does not get a reply, and repeats the update later.
                 self.dropped[PeerEvent.UPDATE_BUSY] += 1
                 del self._updates[request_id]
             case Outcome.BUSY | Outcome.NOT_LEADER | Outcome.UNKNOWN:
@@ -288,7 +288,7 @@ class ReplicatedLog:
                 self._begin(change)
 
     def _end_all(self) -> None:
-        """Redirect all requests: the next leader has the committed ones, and replies to a repetition."""
+        """Redirect all requests: the next leader has the committed ones, and replies to their repetitions."""
         leader = self._leader()
         updates, self._updates = self._updates, {}
         for request_id, update in updates.items():

@@ -5,11 +5,11 @@
     broadcast = ident │ term │ last applied │ entry …          from a PUB socket
 
 The specification defines the frames of each message and their types (`frames`). A reply does not name its request: the
-reader supplies the type of the request. The package decides open points of the specification:
+reader supplies the type of the request. In the open points of the specification, the codec behaves like the package:
 
 * Frames after the last one of a message are ignored, except for entries.
 * RequestEntries may end after the previous index or after the count. A confirmation with the next offset in the
-  snapshot has a count before it, which may be empty. An empty offset is an error.
+  snapshot has a count, which may be empty, before the offset. An empty offset is an error.
 * AppendEntries gets a reply with one optional number, the conflict's index (`AppendEntriesResponse`).
 * A redirect has a frame for the leader, null if it is unknown. Only the redirect of a ConfigUpdate may lack this frame.
 * The reply to RequestConfig has the members; the specification allows a missing frame, so here the list may be empty.

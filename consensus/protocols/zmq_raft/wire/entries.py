@@ -73,7 +73,7 @@ def entry_frames(entries: Sequence[Entry]) -> list[bytes]:
 
 
 def read_entries(frames: Sequence[bytes], limits: FrameLimits = DEFAULT_LIMITS) -> tuple[Entry, ...]:
-    """Reverse `entry_frames`; raises `ZmqRaftError`."""
+    """Decode the frames of entries; raises `ZmqRaftError`."""
     entries: list[Entry] = []
     largest = ENTRY_HEAD_BYTES + limits.max_entry_data_bytes
     term, head, configurations_bytes = 0, b"", 0

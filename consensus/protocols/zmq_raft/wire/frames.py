@@ -64,7 +64,7 @@ def uint_frame(number: int) -> bytes:
 
 
 def read_uint(frame: bytes, what: str, *, max_bytes: int = MAX_UINT_BYTES) -> int:
-    """Reverse `uint_frame`; bytes of zero at the end are permitted. Raises `ZmqRaftError`."""
+    """Decode a `uint_frame`; zero bytes at the end are permitted. Raises `ZmqRaftError`."""
     if not 1 <= len(frame) <= max_bytes:
         raise ZmqRaftError(f"the {what} has {len(frame)} bytes; a number has 1 to {max_bytes}")
     number = int.from_bytes(frame, "little")
@@ -99,7 +99,7 @@ def read_string(frame: bytes, what: str, max_bytes: int) -> str:
 
 
 def string_frame(text: str, what: str, max_bytes: int) -> bytes:
-    """Reverse `read_string`; raises `ZmqRaftError`."""
+    """Encode a text that `read_string` accepts; raises `ZmqRaftError`."""
     try:
         frame = text.encode()
     except UnicodeEncodeError as error:
@@ -118,7 +118,7 @@ def json_frame(value: JsonValue) -> bytes:
 
 
 def read_json(frame: bytes, what: str, max_bytes: int) -> JsonValue:
-    """Reverse `json_frame`; raises `ZmqRaftError`."""
+    """Decode a `json_frame`; raises `ZmqRaftError`."""
     if len(frame) > max_bytes:
         raise ZmqRaftError(f"the {what} has {len(frame)} bytes; at most {max_bytes} are read")
     try:

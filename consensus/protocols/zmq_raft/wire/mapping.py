@@ -11,12 +11,12 @@
     both, of a lower term              no response: this leader is refused, and must not count the reply
     correlation                       message id, chosen by the transport
 
-The reason for omitted replies is in docs/explanation/other-protocols.md, 'ØMQ Raft'.
-*A missing conflict index.* The package sends one only if the follower's log ends before `previous`. Without it the
-entry at `previous` has another term, and the leader tries one entry earlier.
+The reason for omitted replies is in docs/explanation/other-protocols.md, 'ØMQ Raft'. *A missing conflict index.* The
+package sends an index only if the follower's log ends before `previous`. Otherwise the entry at `previous` has another
+term, and the leader tries one entry earlier.
 
-The transport adds the snapshot's size when sending, and the configuration at its last entry when receiving. Requests of
-fetching followers, pre-votes and TimeoutNow lack a message here; `ZMQ_RAFT` in `core.features` excludes them.
+The transport adds the snapshot's size when sending, and the configuration at its last entry when receiving. The
+protocol lacks messages for fetches, pre-votes and TimeoutNow; `ZMQ_RAFT` in `core.features` excludes them.
 """
 
 from typing import assert_never
@@ -184,7 +184,8 @@ def _snapshot_reply_to_wire(
     if reply.term < request.term:
         return None
     if reply.accepted:
-        # A package leader ignores a larger offset and continues to send: it installs only by its own last chunk.
+        # A leader of the package ignores a larger offset and continues to send; it accepts the end only after its last
+        # chunk.
         unfinished = is_last_chunk(request) and not reply.installed
         return None if unfinished else wire.InstallSnapshotResponse(request.message_id, reply.term)
     if reply.term == request.term and reply.next_offset == request.offset:

@@ -70,8 +70,9 @@ class AppendEntriesRpc(Struct, frozen=True, kw_only=True):
 class AppendEntriesResponse(Struct, frozen=True, kw_only=True):
     """Reply to AppendEntries.
 
-    `conflict_index` is the index for the leader's next try, in frame 4: there the package sends and reads it, although
-    the specification has the conflict's term there. None: the leader steps back by one entry. Frame 5 is never sent.
+    `conflict_index` is the index for the leader's next attempt; with None the leader steps back by one entry. The
+    package sends this index in frame 4, although the specification has the conflict's term there. Frame 5 is never
+    sent.
     """
 
     message_id: MessageId
@@ -95,7 +96,7 @@ class InstallSnapshotRpc(Struct, frozen=True, kw_only=True):
 
 
 class InstallSnapshotResponse(Struct, frozen=True):
-    """Reply to InstallSnapshot; `wanted_offset` if the transfer must continue elsewhere than after this chunk."""
+    """Reply to InstallSnapshot. `wanted_offset` is set if the transfer must not continue after this chunk."""
 
     message_id: MessageId
     term: Term

@@ -3,14 +3,14 @@
     peers = [[id, url], …]          id: a string      url: tcp://IP:port, the address of the peer's ROUTER socket
 
 A client that requests an impossible membership gets the name and the message of an error (ConfigUpdate, status 2).
-Names and messages are those of the package, if it has them: its operators know them. Like the package, `read_peers`
+Names and messages equal the package's, if it has them, because its operators know them. Like the package, `read_peers`
 also accepts a peer as a url, which then is its id, and as a map of id and url. Sent lists always contain pairs.
 
 `check_peers` checks a list by itself, for received lists and for our own: the package crashes if it cannot read a
 configuration in its log. Only the server with the present configuration can check a change (`check_change`).
 
-Stricter than the package: a url is `tcp://`, an IP address and a port and nothing else. The package accepts urls that
-no socket connects to, such as a url with a space at the end.
+This module is stricter than the package: a url is exactly `tcp://`, an IP address and a port. The package accepts urls
+that no socket connects to, such as a url with a space at the end.
 """
 
 import re
@@ -66,7 +66,7 @@ def check_peers(peers: Sequence[Peer], limits: FrameLimits) -> None:
 
 
 def check_consistent(peers: Sequence[Peer], current: Sequence[Peer]) -> None:
-    """Raise `PeersError` if a member of both has two urls, or a url two members."""
+    """Raise `PeersError` if a member has two urls, or two members have the same url."""
     urls = {peer.peer_id: peer.url for peer in current}
     taken = set(urls.values())
     for peer in peers:

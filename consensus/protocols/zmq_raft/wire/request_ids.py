@@ -44,7 +44,10 @@ class Window(Struct, frozen=True):
 
     @property
     def kept_ms(self) -> int:
-        """The package's `requestIdTtl`. It exceeds the time of acceptance, because leaders' clocks differ."""
+        """The package's `requestIdTtl`.
+
+        Ids are kept for longer than they are accepted, because leaders' clocks differ.
+        """
         return self.past_ms + self.future_ms
 
     @classmethod

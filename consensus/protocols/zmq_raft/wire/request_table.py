@@ -5,9 +5,9 @@ of all committed requests. A follower keeps the same table, since it may lead ne
 it applies the log. `consensus.sessions` cannot be used here, because it needs client names and sequence numbers. A
 server can rely only on the time in a request id of ØMQ Raft.
 
-*Expiry.* The leader accepts ids of up to 7 h 45 min ago (`request_ids`), the table keeps them for 8 h; the margin is
-for different clocks. The *prune index* is the last index before the first unexpired entry: a snapshot may replace the
-log up to there.
+*Expiry.* The leader accepts ids of up to 7 h 45 min ago (`request_ids`), the table keeps them for 8 h; the margin
+allows for different clocks. The *prune index* is the last index before the first unexpired entry: a snapshot may
+replace the log up to there.
 
 *Limit.* Beyond `limit` ids the oldest are dropped, and the *floor* rises to the time of the newest dropped one. An
 unknown id at or below the floor counts as expired, so exactly-once holds with bounded memory. For each minute, the
@@ -118,7 +118,7 @@ class RequestTable:
     def forget_before(self, seconds: int) -> None:
         """Drop the ids from before `seconds` (Unix time), because they have expired.
 
-        Until the next call, do not add such ids either.
+        Until the next call, such ids are not added, either.
         """
         oldest = self._oldest = max(0, min(seconds, 2**32 - 1)).to_bytes(4) + bytes(REQUEST_ID_BYTES - 4)
         if self._recent and min(self._recent) < oldest:
