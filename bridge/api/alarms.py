@@ -6,8 +6,7 @@
            ──▶ deploy/prometheus             the expressions of the two alerts about alarms
 
 The part of the node that raises an alarm adds the text: names, addresses, numbers. It adds an action only if the action
-depends on the situation; otherwise the declared remedy is shown. If each raising module and the reference had separate
-texts, the texts would differ after some time.
+depends on the situation; otherwise the declared remedy is shown.
 
 Alarms are shown in the order of their declaration, the most severe first. In alphabetical order the symptom
 `no-healthy-leaf` would come before its cause `no-quorum`. Warnings without a rank are in alphabetical order.
@@ -50,7 +49,7 @@ def _declare(severity: Severity, kind: str, happened: str, remedy: str, *, delay
 
 
 _critical: Final = partial(_declare, Severity.CRITICAL)
-"""The farm or this node does not do its work."""
+"""Declare an alarm for a farm or a node that does not do its work."""
 _warning: Final = partial(_declare, Severity.WARNING)
 CORRECT_FILE: Final = "correct the file as the text describes; the node reads it again automatically"
 ADD_NODE: Final = (

@@ -1,7 +1,7 @@
 """Responses of the control endpoint: leader and voters, keys, identities, results of submissions.
 
 The node makes these documents, `bridge.api.json` encodes and decodes them, and the command line and the terminal view
-use them. So both ends of the control socket use the same types. Paged documents and the view have their own modules
+use them.  Paged documents and the view have their own modules
 (`bridge.api.log`, `bridge.api.trace`, `bridge.api.view`).
 """
 

@@ -9,10 +9,9 @@
 The data of an event are for programs: Raft ids, seconds, addresses. People get names and times of day. A kind of
 another version, which lacks a sentence here, is printed with its facts.
 
-*One story.* All servers report changes of the log alike, and most of them report changes in gossip. Three nodes report
-the same fact three times within a second. Two events are the same fact if their sentences are equal and less than
-`SAME_FACT_MS` apart. Comparing data would be stricter. But then the leader's report of an election and its followers'
-reports would be different facts.
+*One story.* All servers report changes of the log alike, and most of them report changes in gossip. Two events are one
+fact if their sentences are equal and less than `SAME_FACT_MS` apart. Comparing data would be stricter. But then the
+leader's report of an election and its followers' reports would be different facts.
 """
 
 import re
@@ -66,7 +65,7 @@ ADDRESS_LETTERS: Final = 12
 _SECOND = re.compile(r"\b(second |after )([1-9][0-9]{9})\b")
 Facts = Mapping[str, Scalar]
 Sentence = Callable[[str, Facts], str]
-"""Returns a sentence, from the name of the reporting node and the facts."""
+"""Function that returns a sentence, from the name of the reporting node and the facts."""
 
 
 class EventType(Struct, frozen=True, kw_only=True):

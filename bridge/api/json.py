@@ -5,7 +5,7 @@
     RequestBody the body of a client's request; an unknown key is refused, since it would not have an effect
 
 `schema` counts changes that would break a reader: added keys do not raise it, and readers ignore unknown keys. The keys
-follow from the names of the fields, so renaming a field changes the interface. A test pins the keys and their order.
+follow from the names of the fields, so renaming a field changes the interface.
 
 The bytes come from another process, which may run another version: any error in them is a `DocumentError`.
 """
@@ -48,8 +48,8 @@ _HEAD = msgspec.json.Decoder(_SchemaHead)
 def encode(document: Struct) -> bytes:
     r"""Return the document as one line of JSON.
 
-    JSON cannot represent a byte of a file's name that is not text. Documents for readers contain an escape such as
-    `\udcff` instead, as terminals show it. In a `RequestBody` the escape would change the request, so encoding raises
+    JSON cannot represent bytes of a file's name that are not text. Documents for readers contain escapes such as
+    `\udcff`, as terminals show them. In a `RequestBody` the escape would change the request, so encoding raises
     `UnicodeEncodeError`.
     """
     try:

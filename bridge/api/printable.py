@@ -1,11 +1,11 @@
-r"""Text from other machines, made harmless for a terminal and a log file: invisible characters are shown as escapes.
+r"""Makes texts of other machines harmless for a terminal and a log file: it shows invisible characters as escapes.
 
     node, ESC, [2J  ─▶  node\x1b[2J          evil, an override, gnp.exe  ─▶  evil\u202egnp.exe
 
 Names, request ids, versions, reasons and entries come from other machines. A control character in them moves the cursor
 or forges a line. A direction override reverses text, and an invisible character makes two names look alike. So all
-characters that Unicode calls other or separator are escaped (control, format, surrogate, private, unassigned; line,
-paragraph and every space but the ordinary one). The few letters and marks without a visible shape are also escaped.
+characters of Unicode's categories other and separator are escaped, except the ordinary space. The few letters and marks
+without a visible shape are also escaped.
 
 Each output escapes its own texts: `bridge.cli.printing` for terminals and logs, `bridge.tui.layout` for the live view,
 `bridge.node.control.metrics` for labels, `pipeline.serve.printing` for the pipeline. JSON stays exact: there these
@@ -105,7 +105,7 @@ def time_of_day(second: object) -> str:
 
 
 def short_address(address: str, letters: int = 12) -> str:
-    """Return a destination's address, recognizable but short."""
+    """Return a short form of a destination's address."""
     head = address.removesuffix(B32_SUFFIX)
     return address if len(head) <= letters else f"{head[:letters]}…{B32_SUFFIX}"
 

@@ -4,9 +4,9 @@
                                       └─ the first one ─▶ verdict_of ──▶ `status`, `top`, `up`, /healthz, /readyz,
                                                                          metrics, exit status, log
 
-A concern is the finding of a rule. The rules are in the order of their precedence. A later rule does not matter while
-an earlier one applies (the tolerated failures do not matter without a quorum). A farm without a finding is healthy, so
-there is always exactly one verdict.
+A concern is the finding of a rule. The rules are in the order of their precedence. A later finding does not matter
+while an earlier one exists: without a quorum, the number of tolerated failures does not matter. A farm without a
+finding is healthy, so there is always exactly one verdict.
 
 `bridge.api.farm_facts` computes the inputs of the rules.
 
@@ -255,12 +255,12 @@ def _stopping(facts: FarmFacts) -> Concern | None:
 
 
 def _foreign_key(facts: FarmFacts) -> Concern | None:
-    """Report another key if this node does not reach a member or lacks a farm: its own key file may be wrong."""
+    """Report another farm's key if this node is not a server or does not reach others: its own key may be wrong."""
     return None if facts.is_server and facts.others_alive else _foreign_key_concern(facts)
 
 
 def _foreign_key_and_down(facts: FarmFacts) -> Concern | None:
-    """Report another key while a server is missing: the sender may be that server."""
+    """Report another farm's key while a server is missing: the sender may be that server."""
     return _foreign_key_concern(facts) if facts.is_server and facts.others_alive and facts.down else None
 
 
@@ -477,8 +477,8 @@ def _down_actions(facts: FarmFacts) -> list[str]:
 def _unhealthy_leaves(facts: FarmFacts) -> list[MetaEntryView | LeafView]:
     """Return the unhealthy leaves of servers that are up.
 
-    A structure lists them only if fewer than half of the known leaves are healthy. So the reports count, too, without
-    leaves that an operator excludes.
+    A structure lists them only if fewer than half of the known leaves are healthy. So reported leaves count, too,
+    except those that an operator excludes.
     """
     down = {name for name, _ in facts.down.values()}
     published = [entry for each in facts.view.publishing for entry in each.entries]

@@ -1,16 +1,16 @@
-"""Words that several surfaces share: the health of a leaf, a structure, the voters that hold back the level.
+"""Texts that several surfaces share: the health of a leaf, a structure, the voters that hold back the feature level.
 
 *A leaf* is healthy while three conditions hold (`bridge.core.log.records.LeafFault`). A report contains the state and
 the last error of each condition; reports of older versions do not. A leaf is also unhealthy if its server is down or
 its last report is too old (`SERVER_FAULT`).
 
 *A structure* is `handed over` to the router next to its publisher, and `seen` if the router of another node finds it.
-The surfaces do not use `published`, because routers do not report a publication.
+They are not called `published`, because routers do not report a publication.
 
 *The feature level.* Each voter announces in its signed description the level that it supports. The leader raises the
-level automatically only if all voters support a higher one. So a voter with an old version, or with a false
-announcement, withholds the features of a new level from the farm. Each node that supports a higher level shows this
-immediately. The alarm `feature-level` is raised only after hours, because every upgrade looks the same for a while.
+level automatically only if all voters support a higher one. So one voter with an old version, or with a false
+announcement, prevents the features of a new level. Each node that supports a higher level shows this immediately. The
+alarm `feature-level` is raised only after hours, because every upgrade looks the same for a while.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -7,7 +7,7 @@
 
 With a warning, a node runs, but a part of it fails or will fail soon. With a problem, a node does not start or must not
 be trusted. A node's own settings (name, signing key, leaves, address) are options of the import, or are written into
-node.toml later. The checks use the node's own code to read keys and configuration, so their results are the same.
+node.toml later.
 """
 
 import tomllib
@@ -71,7 +71,7 @@ def show(path: Path, *, as_json: bool) -> None:
         *(("leaf", leaf.destination) for leaf in configuration.leaves),
         *(("master", master.destination) for master in configuration.masters if master.destination is not None),
     ):
-        # Every other command names a destination by its address.
+        # Show a destination's address, as all other commands do.
         echo(f"# {kind} {each.address}")
 
 
@@ -161,7 +161,7 @@ def _sign_with(made: dict[str, Any], keys: tuple[Path, ...]) -> None:
         master["signing_key"] = str(path.absolute())
     for master in made.get("master", []):
         if "destination" in master and master.get("publish") == "on":
-            # A node with a key is preferred as publisher; this node does not have one.
+            # `publish` would prefer this node, which does not have a key.
             master["publish"] = "auto"
 
 
@@ -198,7 +198,7 @@ def doctor(*, config: Path | None, farm_key: Path | None, state_dir: Path | None
     """Check clock, ports, keys, Java and disk; list missing parts and remedies."""
     config = config or (default_configuration() if farm_key is None else None)
     places = node_places()
-    # root checks the node of the package as its user.
+    # root checks the node of the package as the package's user.
     with as_reader(places, places.farm_key) if config == places.configuration else nullcontext():
         checks = check_machine(config, Overrides(farm_key=farm_key, state_dir=state_dir))
     problems = [check for check in checks if check.result is CheckResult.PROBLEM]
@@ -212,7 +212,10 @@ def doctor(*, config: Path | None, farm_key: Path | None, state_dir: Path | None
 
 
 def print_check(check: Check) -> None:
-    """Print one check, and its action below it. The remedy of its cause is the remedy of a consequence."""
+    """Print one check, and its action below it.
+
+    If the check failed because of another one, the remedy of that one is shown.
+    """
     mark, color = MARKS[check.result]
     name = check.name if len(check.name) <= NAME_CELLS else f"{check.name}:"
     text = f"{check.text} (because of: {check.cause})" if check.cause else check.text

@@ -1,9 +1,9 @@
 """`garlicfarm leave`, `transfer`, `withdraw` and `confirm-cluster`: commands about the part of one node in a farm.
 
 After a node has left, the leader removes its server from the Raft group, unless too few voters would remain. If the
-node starts again, it joins under its old Raft id. Before maintenance a node need not leave: it is enough that it hands
-leadership over. The leader brings its successor up to date, holds submissions until then, and requests the takeover, so
-that nothing waits for an election timeout. On a clean stop, a leader hands leadership over in the same way.
+node starts again, it joins under its old Raft id. Before maintenance, a node need not leave: a transfer of leadership
+is enough. The leader brings its successor up to date, holds submissions until then, and requests the takeover. So
+clients do not wait for an election timeout. On a clean stop, a leader hands leadership over in the same way.
 
 `withdraw` withdraws the node's promise to create a farm. The node refuses if the farm may already have been created
 with this promise, and the command prints the reason.

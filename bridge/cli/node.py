@@ -1,4 +1,4 @@
-"""`garlicfarm node`: the identities of the farm, and the decisions about them that only a person can make.
+"""`garlicfarm node`: the identities of the farm, and an operator's decisions about them.
 
 node list           every identity that the log or gossip knows, and its standing in the farm
 node approve NODE   admit a new node; or give a node's name to its new identity, and retire the old identity

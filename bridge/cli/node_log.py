@@ -5,8 +5,8 @@
      "text":"node-1 leads in term 3","fields":{"term":3}}              (on one line)
 
 An event of a node's trace is a record with the event's kind and facts. Any other log record (a fault of the program
-with its traceback, a warning of a library) is the event `message`, whose fields name the logger. In JSON everything
-beyond ASCII is an escape, so that a line is the same bytes in every locale. The reason why a node ends is its last
+with its traceback, a warning of a library) is the event `message`, whose fields name the logger. JSON contains escapes
+for everything beyond ASCII, so that a line has the same bytes in every locale. The reason why a node ends is its last
 record, in either form.
 
 In each period a limited number of lines of one cause is logged, and then the number of omitted lines (`RepeatLimit`). A
@@ -49,7 +49,7 @@ class TextFormatter(PrintableFormatter):
         return super().format(record)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802 - its base's
-        """Return UTC, as everywhere: the lines of nodes in different places can be compared."""
+        """Return UTC, so that the lines of nodes in different time zones can be compared."""
         return _moment(record)
 
 
@@ -101,7 +101,10 @@ class WriterHandler(logging.Handler):
 
 
 class NodeLog:
-    """The log output of this process. Before the settings are read, only the options of the command line count."""
+    """The log output of this process.
+
+    Until the settings are read, only the options of the command line determine its form.
+    """
 
     def __init__(self, log_format: LogFormat | None, level: LogLevel | None) -> None:
         self._writer = LineWriter(sys.stderr, self._lost)
@@ -124,7 +127,7 @@ class NodeLog:
         sys.exit(REFUSED)
 
     def log_end(self, reason: str) -> None:
-        """Write the reason why the process ends, and wait a moment for the reader of the log."""
+        """Log the reason why the process ends, and wait a moment until the reader has taken it."""
         if self._is_json:
             LOG.critical("%s", reason, extra={"event": ENDED})
         else:

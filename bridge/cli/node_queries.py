@@ -1,10 +1,10 @@
-"""Query the node that a command names.
+"""Queries of the node that the user chose for a command.
 
 The node is the named one (`--node`, or the variable GARLICFARM_NODE): a socket, a state directory or a URL. Otherwise
 it is the first node that answers in one of three places: `./farm-state` (where `up` keeps its nodes), the default state
 directory of `run`, the directory of an installed service. Separate options name the token and the certificate of a URL.
 click stores them for the running command (`Context.meta`), so commands do not pass them on. Each node has its own token
-and certificate. With several URLs, such an option applies to all of them, or is repeated for each, in their order.
+and certificate. With several URLs, such an option is given once for all of them, or once for each in the same order.
 """
 
 import os
@@ -55,7 +55,7 @@ def node_option(command: F) -> F:
 
 
 def patient_node_option(command: F) -> F:
-    """Add the option for the node alone, for a command whose own --timeout bounds more than one response."""
+    """Add only the option for the node, for a command with its own --timeout for several responses."""
     named = click.option(
         "--node",
         "node",
@@ -241,7 +241,7 @@ def _leaders_address(addresses: tuple[NodeAddress, ...]) -> NodeAddress:
 
 
 def _report_leader(known: ClusterAnswer, course: str) -> None:
-    """Print the leader and the course of the command, once."""
+    """Print, once, the name of the leader and the next step of the command."""
     reported = click.get_current_context().meta.setdefault(f"{__name__}.reported", set[str]())
     if course not in reported:
         reported.add(course)

@@ -78,7 +78,7 @@ class RespelledOption(click.Option):
 
 
 def output_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `--json`, and a hidden `-w json`, as other tools for clusters call it; it gets `as_json`."""
+    """Add `--json` to a command, and a hidden `-w json`, as in other tools for clusters; the command gets `as_json`."""
 
     @click.option("-w", "--output", "output", type=click.Choice(("table", "json")), default="table", hidden=True)
     @json_option
@@ -128,7 +128,7 @@ def watchable(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _repeat(show: Callable[[], None], sleep: Callable[[float], None] = time.sleep) -> None:
-    """Show a view again and again. A failure ends it only at the beginning: later the node may return."""
+    """Show a view again and again. Only a failure of the first attempt ends this: later the node may return."""
     is_first = True
     while True:
         if is_terminal():

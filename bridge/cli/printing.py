@@ -111,9 +111,9 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_wide_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, is_kept: bool) -> None:
-    """Print a table; on a narrower terminal, each row as lines of a heading and a value, unless `is_kept`.
+    """Print a table. On a narrower terminal, print each value on a line with its heading, unless `is_kept`.
 
-    A terminal would break the lines of the table in the midst of a column.
+    Otherwise the terminal would break the lines of the table within a column.
     """
     is_narrower = max(map(len, _aligned(headings, rows))) > shutil.get_terminal_size().columns
     if is_kept or not is_narrower or not is_terminal():
@@ -270,7 +270,7 @@ class PrintableFormatter(logging.Formatter):
 class RepeatLimit(logging.Filter):
     """Passes `most` records of one cause in a period, and counts the others: a log must not be flooded.
 
-    A cause is the `cause` of the record, or the message before its values are put in.
+    A cause is the `cause` of the record, or its message without the inserted values.
     """
 
     def __init__(self, most: int = 30, period_s: float = 10.0, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -281,7 +281,7 @@ class RepeatLimit(logging.Filter):
         self._periods: dict[tuple[str, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if the record is logged; its text then has the number of the omitted records before it."""
+        """Return True if the record is logged; then add the number of omitted earlier records to its text."""
         now_s, key = self._clock_s(), (record.name, str(getattr(record, "cause", record.msg)))
         began_s, count = self._periods.get(key, (now_s, 0))
         left_out = 0

@@ -53,7 +53,7 @@ from gossip import StateError
 
 SUFFIX = ".backup"
 AHEAD_MS = 3_600_000
-"""Stored times that lead this machine's clock by more are doubted: no clock of a farm drifts so far."""
+"""A stored time that leads this machine's clock by more is probably wrong: no correct clock drifts so far."""
 
 REJOIN = (
     "each other node: stop garlicfarm there if it runs, `mv STATE_DIR STATE_DIR.old`, copy to it the key file"

@@ -133,7 +133,7 @@ async def _run_farm(farm: LocalFarm, services: LeafServices, options: Options) -
             nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
             nursery.start_soon(watch.run)
             nursery.start_soon(services.run, farm, [child.exited for child in children], watch.is_running)
-            # Also before the live view: the introduction is visible again when the view ends.
+            # Print it even before the live view: it is visible again when the view ends.
             _print_introduction(farm, client, options)
             if live:
                 nursery.start_soon(_show_live, nursery.cancel_scope, watch)
@@ -183,7 +183,7 @@ async def _until_published(
 async def _until_none_runs(watch: LocalWatch, farm: LocalFarm, children: tuple[Child, ...], options: Options) -> None:
     """Return when every node has ended normally, by `garlicfarm leave` or a signal; raise `Failed` otherwise.
 
-    A node that the user started again, as the screen advises, is part of the farm: the view continues while one runs.
+    Nodes that the user started again, as the screen advises, count: the view continues while one of them runs.
     """
     started = trio.current_time()
     for child in children:

@@ -32,7 +32,7 @@ ANSWERED_S: Final = 30.0
 CONNECTIONS_MAX: Final = 256
 """Connections of local programs to all ports together."""
 SOCKET_CONNECTIONS_MAX: Final = 64
-"""Connections to the client's own socket: the status must be available when all other places are taken."""
+"""Connections to the client's own socket. They have separate places, so that the status is always available."""
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of zero seconds: the kernel discards unsent bytes and sends a reset."""
 
@@ -58,7 +58,7 @@ class ListenerCount(CountedReason):
 
 
 class StreamOpener(Protocol):
-    """The part of a `FarmClient` that listeners use."""
+    """The methods of a `FarmClient` that listeners use."""
 
     @property
     def address(self) -> str:

@@ -40,7 +40,7 @@ _SOURCES: Final = frozenset({b"origin", b"referer"})
 _OWN_SITE: Final = frozenset({b"same-origin", b"none"})
 """Values of `Sec-Fetch-Site` for requests of the service's own pages, and of the user."""
 _ANSWERED_HERE: Final = frozenset({b"host", b"expect"})
-"""Fields of a request that the proxy replaces or answers itself."""
+"""Fields of a request that the proxy replaces, or handles without the leaf."""
 _AUTHORITY: Final = re.compile(
     r"(?P<host>[a-z0-9_.-]{1,255}|\[[0-9a-f:.]{2,45}\])(?::(?P<port>[0-9]{1,5}))?", re.IGNORECASE
 )
@@ -70,7 +70,7 @@ class Target(Struct, frozen=True):
 
     form: TargetForm
     host: str
-    """Empty for a request of HTTP/1.0 without a host."""
+    """The host; empty for a request of HTTP/1.0 without one."""
     path: bytes = b""
     authority: bytes = b""
     """Host and port as the client writes them."""

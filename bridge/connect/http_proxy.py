@@ -137,7 +137,7 @@ class HttpProxy:
             await stream.aclose()
 
     def has_frames(self, request: h11.Request) -> bool:
-        """Return True if a tunnel of this client has frames: `--stdio` at the client's own socket requests them."""
+        """Return True if a tunnel of this client uses frames, which `--stdio` requests at the client's own socket."""
         return self.pages is not None and dict(request.headers).get(FRAMES_FIELD) == FRAMES_VERSION
 
     def page(self, target: Target) -> Page | None:
@@ -210,7 +210,7 @@ class _ProxyClient:
         return exchange.is_complete
 
     async def _next_head(self) -> h11.Request | None:
-        """Return the next head; None if the client has gone, or does not send one in time."""
+        """Return the next head; None if the client closed its connection, or does not send a head in time."""
         with trio.move_on_after(self._limits.idle_s) as scope:
             while (event := self._http.next_event()) is h11.NEED_DATA:
                 self._http.receive_data(bytes(await self._stream.receive_some(PART_BYTES)))
@@ -285,7 +285,7 @@ class _Exchange:
         """True if the client has received a part of the response."""
         self.is_complete = False
         self.error: _ExchangeError | None = None
-        """The reason of an incomplete exchange; None if the client has gone."""
+        """The reason of an incomplete exchange; None if the client closed its connection."""
 
     async def run(self, head: h11.Request) -> None:
         """Forward the request and the response until the response is complete, or one side fails."""

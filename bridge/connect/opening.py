@@ -34,14 +34,14 @@ from bridge.wire.i2p.structures import address_of
 STREAMS_LIMIT: Final = 512
 ATTEMPTS_AT_A_TIME: Final = 3
 FAILED_AFTER_S: Final = 2.5
-"""Seconds: while an attempt runs, a failed leaf is tried only after this time."""
+"""While an attempt runs, a failed leaf is tried only after these seconds."""
 SESSION_TRIES: Final = 4
 FIRST_ROUNDS: Final = 2
 LATE_LIMIT: Final = 32
 LATE_S: Final = 15.0
-"""Time to wait for a late reply. It is this long because i2pd repeats a lost first packet after 9 s."""
+"""Time to wait for a late reply: i2pd repeats a lost first packet only after 9 s."""
 FORGIVEN_WITHIN_S: Final = 1.0
-"""Seconds: if the session ends within this time after a stream's failure, the failure does not count for the leaf."""
+"""If the session ends within these seconds after a stream's failure, the failure does not count for the leaf."""
 _TIMEOUT: Final = "TIMEOUT"
 
 

@@ -49,7 +49,7 @@ class FarmStream(trio.abc.HalfCloseableStream):
         self._closed = False
         self._one_move = trio.Lock()
         self._left: dict[bytes, bool] = {}
-        """Leaves before the present leaf → True if they ended the stream."""
+        """The leaves used before the present one; the value is True if the leaf ended the stream."""
         self._can_move = True
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class FarmStream(trio.abc.HalfCloseableStream):
             await self._opened.stream.wait_send_all_might_not_block()
 
     async def send_eof(self) -> None:
-        """Refuse further bytes from the user. The leaf does not notice: SAM cannot end one direction alone."""
+        """Refuse further bytes from the user. The leaf is not informed, because SAM cannot end one direction alone."""
         self._check_open()
         await trio.lowlevel.checkpoint()
         self._eof_sent = True

@@ -72,7 +72,7 @@ class StructureKeeper:
         self.directories = Directories(link.directories, link.address_hash, random)
         self.path = cache_dir / f"{link.address.removesuffix(ADDRESS_SUFFIX)}{STRUCTURE_SUFFIX}"
         self.newest: OfferedStructure | None = None
-        """The newest accepted structure; it may have ended."""
+        """The newest accepted structure; it may have expired."""
         self._query_failure: str | None = None
         """The reason why the last query failed; None before the first failure."""
         self._link = link
@@ -245,7 +245,7 @@ class StructureKeeper:
             self._announce()
 
     def _cached(self, content: bytes) -> OfferedStructure:
-        # A structure that has ended is still the limit for the age of later ones.
+        # Structures older than an expired one are still refused.
         return self._verified(content, min(int(self._unix_s()), decode(content).published_s))
 
     async def _write_cache(self, structure: bytes, published_s: int) -> None:

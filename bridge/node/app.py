@@ -55,7 +55,7 @@ EndsWithin = Callable[[float | None], None]
 
 
 def no_deadline(_: float | None) -> None:
-    """Leave the time limit for the end of a node to the caller."""
+    """Set no deadline: the caller limits the end of the node."""
 
 
 class Node:
@@ -184,7 +184,7 @@ class Node:
         self._stop.set()
 
     def _halt(self, reason: str) -> None:
-        """End in order, for a reason in the log."""
+        """End the node in order, because an entry of the log requires it."""
         self._reason = reason
         self._stop.set()
 

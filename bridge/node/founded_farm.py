@@ -6,8 +6,8 @@
                                          ├──▶ Reconciling          members of the group
                                          └──▶ Identities           evictions, eras of keys, the feature level
 
-A `FoundedFarm` is complete when the replica runs, and its tasks end with the replica. Only `CurrentFarm` has the
-present one, if any: a listener, the control endpoint and gossip read it at each request. `CurrentFarm` is empty before
+A `FoundedFarm` is complete when the replica runs, and its tasks end with the replica. Only `CurrentFarm` refers to the
+present farm, if any. A listener, the control endpoint and gossip read it at each request. `CurrentFarm` is empty before
 the node is a server, and for a moment when the node gets another Raft id.
 """
 
@@ -86,8 +86,8 @@ class FoundedFarm(Struct, frozen=True, kw_only=True):
     def is_present(self, server_id: int, within_s: float) -> bool:
         """Return True if another server was reachable within that time, by gossip or as a Raft server.
 
-        Gossip alone would miss a server whose UDP is blocked. Raft reaches all others only while this server leads;
-        otherwise only the leader.
+        Gossip alone would miss a server whose UDP is blocked. By Raft, a leader reaches all other servers, and a
+        follower only the leader.
         """
         admitted = self.state.admitted.get(server_id)
         if admitted is not None and self.in_contact(admitted.node_id, within_s):
@@ -211,7 +211,7 @@ class CurrentFarm:
 async def open_founded_farm(
     node: JoinedNode, known: KnownFarm, server_id: int, halt: Callable[[str], None]
 ) -> AsyncIterator[FoundedFarm]:
-    """Be the server `server_id` of the farm while the block lasts; raise StorageError if that is impossible.
+    """Run the server `server_id` of the farm while the block lasts; raise StorageError if that is impossible.
 
     `halt` is called with the reason if the log shows that this node is not a member of the farm any more.
     """
@@ -221,7 +221,7 @@ async def open_founded_farm(
     farm: FoundedFarm | None = None
 
     def changed(change: Change) -> None:
-        if farm is not None:  # It is built when the replica runs.
+        if farm is not None:  # Set once the replica runs.
             farm.background_tasks.changed(change)
 
     structures = KnownStructures()

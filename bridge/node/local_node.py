@@ -119,14 +119,14 @@ def load_local_node(configuration: NodeConfiguration) -> LocalNode:
 def make_router(
     configuration: NodeConfiguration, host: HostSampler, lag: LoopLag, alarms: Alarms, keys: Sequence[PublishingKey]
 ) -> "FileRouter | I2cpRouter":
-    """Make the router of the settings, not running yet; raise `KeyFileError` for an unusable password."""
+    """Make the router of the settings, without running it; raise `KeyFileError` for an unusable password."""
     settings, leaves = configuration.router, configuration.leaves
     if isinstance(settings, FileRouterSettings):
         return FileRouter(settings.directory, leaves, host, lag, demo=configuration.demo)
-    from bridge.node.router.i2cp_router import I2cpRouter  # noqa: PLC0415 - of nodes with a router only, a megabyte
+    from bridge.node.router.i2cp_router import I2cpRouter  # noqa: PLC0415 - needed only with a router; takes a megabyte
 
     def signing_key_of(master_hash: bytes) -> SigningKey | None:
-        # Looked up each time: a renewed key counts immediately.
+        # Looked up at each call, so that a renewed key counts immediately.
         return next((each.key for each in keys if each.master_hash == master_hash), None)
 
     return I2cpRouter(settings.access(), leaves, host, lag, alarms, signing_key_of=signing_key_of)

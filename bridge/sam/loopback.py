@@ -114,9 +114,9 @@ class LoopbackNetwork:
         self.java_like = java_like
         """True: STREAM CONNECT returns OK after the peer's STREAM ACCEPT, as in a Java router."""
         self.session_delay_s = session_delay_s
-        """Seconds of SESSION CREATE; 12 to 20 in i2pd."""
+        """Duration of SESSION CREATE in seconds; 12 to 20 in i2pd."""
         self.connect_delay_s = connect_delay_s
-        """Seconds of STREAM CONNECT before its result."""
+        """Seconds from STREAM CONNECT to its result."""
         self.ping_after_s = math.inf
         """Seconds without a line until a bridge sends PING on a control connection; 180 in a Java router."""
         self.dead: set[bytes] = set()
@@ -195,7 +195,7 @@ class _Bridge:
     def __init__(self, network: LoopbackNetwork) -> None:
         self.network = network
         self.sessions: dict[str, _Session | None] = {}
-        """During SESSION CREATE an ID has the value None."""
+        """Sessions by ID; None while SESSION CREATE is under way."""
         self._connections = 0
 
     async def handle(self, stream: trio.SocketStream) -> None:
@@ -403,7 +403,10 @@ class _ClientConnection:
 
 
 async def _end(stream: trio.SocketStream) -> None:
-    """Close a stream. Its unread bytes are discarded first: the kernel would drop the sent bytes with them."""
+    """Close a stream.
+
+    Its unread bytes are discarded first, because with unread bytes the kernel would drop sent bytes, too.
+    """
     with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
         await stream.send_eof()
     with trio.move_on_after(DRAIN_TIMEOUT_S):

@@ -9,7 +9,7 @@ and waiting calls raise `SamUnreachableError`. A Java router sends PING on a con
 A session must never send PING: i2pd ends the connection after it.
 
 Neither router supports a half-close: a stream whose sending side is closed ends, and the reply is lost. If the peer
-closes a stream, i2pd may leave it open, so each receiver needs a limit in time or bytes.
+closes a stream, i2pd may leave this end open, so each receiver needs a limit in time or bytes.
 """
 
 import secrets
@@ -178,7 +178,7 @@ class SamSession:
         """Wait for a stream from a peer; return the hash of its destination, and the stream.
 
         Use one call of a session at a time, without a timeout: i2pd ends simultaneous ones, and a Java router drops the
-        stream after a canceled one. Between two calls the routers queue streams for some seconds.
+        stream after a canceled one. Between two calls, the routers queue new streams for some seconds.
         """
         pairs = {"ID": self._id, "SILENT": "false"}
         with self._unless_ended():
@@ -206,7 +206,7 @@ class SamSession:
             scope.cancel()
 
     async def _watched(self) -> str:
-        """Return why the session ended: the bridge's reason, or the fault that this client found; empty if unknown."""
+        """Return the reason of the end: from the bridge, or the fault that this client found; empty if unknown."""
         stream = self._control.stream
         cause = ""
         lines, period_ends_s = 0, -inf

@@ -24,7 +24,7 @@ from bridge.tui.layout import Canvas, Part
 CHART_CELLS: Final = 36
 """Least width of a chart."""
 CHART_LINES: Final = 3
-"""Least lines of the figures of a chart; it also has a title and the time."""
+"""Least number of lines for the figures of a chart, which also has a title and the time."""
 CHART_LINES_MAX: Final = 8
 FRAME_LINES: Final = 2
 _GAP: Final = "  "
@@ -32,7 +32,7 @@ _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS: Final = ".:-=+*#@"
 _DOUBTFUL_SHARE: Final = 0.7
 _BAD_SHARE: Final = 0.9
-"""Parts of a fixed scale above which a figure is high, and too high."""
+"""Fractions of a fixed scale above which a figure is high, and too high."""
 _SECOND_MS: Final = 1_000
 _EXPONENT_FROM: Final = 999.5
 
@@ -54,13 +54,13 @@ class Chart(Struct, frozen=True):
 
     @property
     def last(self) -> float | None:
-        """Return the last value; the last known value of a history, whose present minute is not over."""
+        """Return the last value; in a history, whose present minute is incomplete, the last known value."""
         shown = self.values if self.span_ms is None else [each for each in self.values if each is not None]
         return shown[-1] if shown else None
 
 
 def charts_lines(charts: Iterable[Chart], canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
-    """Return as many charts as fit, in rows as wide as the canvas; no line without room for one row."""
+    """Return the lines of as many charts as fit, in rows as wide as the canvas; empty without room for one row."""
     shown = [each for each in charts if each.is_known]
     columns = max(1, (canvas.width + len(_GAP)) // (CHART_CELLS + len(_GAP)))
     rows = min(math.ceil(len(shown) / columns), room // (CHART_LINES + FRAME_LINES))

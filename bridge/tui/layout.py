@@ -1,11 +1,11 @@
 """Lines that fit: columns of chosen widths, and the division of a screen's height among its sections.
 
-The screen is a list of `Text` lines, each cut to the width, and never more of them than the height. A renderable that
-wraps or grows by one line scrolls an alternate screen and the picture jumps; here nothing can wrap.
+The screen is a list of `Text` lines, each cut to the width, and at most as many as the height. A line that wraps, or an
+additional line, would scroll the screen, and the picture would jump.
 
     share(height, wants)      each section gets its minimum, in the order of its importance, then its wanted lines
     rows(lines, limit)        a section with fewer lines shows the number of omitted ones; the chosen line stays
-    widened(columns, width)   names get the room that no other column needs
+    widened(columns, width)   names get the room that other columns do not need
 """
 
 from collections.abc import Sequence
@@ -101,7 +101,7 @@ class Canvas(Struct, frozen=True):
         )
 
     def marked(self, line: Text) -> Text:
-        """Return the chosen line: reversed as a whole. With reversed colors some patches would be unreadable."""
+        """Return the chosen line, reversed without colors: some reversed colors would be unreadable."""
         line = dimmed(line, "reverse")
         line.pad_right(max(0, self.width - line.cell_len))
         return line
@@ -152,7 +152,7 @@ def share(height: int, requests: Sequence[Want]) -> list[int]:
 
 
 def rows(lines: list[Text], limit: int, style: str, keep: int = 0) -> list[Text]:
-    """Return at most `limit` lines, line `keep` among them; a line has the number of omitted ones."""
+    """Return at most `limit` lines, line `keep` among them; one line shows the number of omitted lines."""
     if len(lines) <= limit:
         return lines
     if limit <= 0:

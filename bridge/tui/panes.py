@@ -90,7 +90,7 @@ _KEYS: Final = {
     Pane.TIMELINE: (("w", "w other hours"), ("q", "q quit")),
     Pane.HELP: (("q", "q quit"),),
 }
-"""The other keys of each pane, with their words; a key without room for its word is shown alone."""
+"""The other keys of each pane, with labels; without room for its label, a key is shown alone."""
 
 
 class ScreenData(Struct, frozen=True):
@@ -99,14 +99,14 @@ class ScreenData(Struct, frozen=True):
     farm: FarmView | None
     history: History
     reason: str = ""
-    """The reason why there is no view, or no view after `farm`."""
+    """The reason for a missing view, or for a missing view after `farm`."""
     local: LocalFarmView | None = None
     age_ms: int = 0
     """Milliseconds since the last reply, by the clock of this process."""
     interval_ms: int = 1_000
     """Milliseconds between two queries."""
     several: bool = False
-    """The farm is one of several: Esc leads to the overview."""
+    """True if the farm is one of several: Esc leads to the overview."""
     timeline: HistoryAnswer | None = None
     timeline_reason: str = ""
     """The reason for a missing timeline."""
@@ -144,10 +144,9 @@ def draw_lines(
 
 
 def settled(state: ViewState, data: ScreenData, width: int, height: int) -> ViewState:
-    """Return the state for a screen of this size: no text is moved beyond its end, and the chosen row is in sight.
+    """Return the state for a screen of this size: no text is scrolled beyond its end, and the chosen row is visible.
 
-    A key that would move beyond the end of the text is dropped, so that the next key upwards moves the text
-    immediately.
+    Excess scrolling is dropped, so that the next key upwards moves the text immediately.
     """
     canvas = Canvas(max(width, LEAST_WIDTH), MONOCHROME)
     _, _, room = _frame(state, data, canvas, max(height, LEAST_HEIGHT))
@@ -217,7 +216,7 @@ def _footer(state: ViewState, data: ScreenData, canvas: Canvas) -> list[Text]:
 
 
 def _named_keys(keys: Sequence[tuple[str, str]], room: int, style: str) -> list[Part]:
-    """Return the keys with their words, if there is room; the others are letters alone."""
+    """Return the keys with their labels, if there is room; other keys are shown alone."""
     words = [key if len(key) == 1 else "" for key, _ in keys]
     for place, (_, word) in enumerate(keys):
         longer = [*words[:place], word, *words[place + 1 :]]

@@ -38,22 +38,22 @@ from bridge.tui.targets import OnMember, aimed
 TWO_ALARMS = 4
 VERDICT_LINES = 3
 REMEDY = "→ "
-"""Before the remedy of an alarm."""
+"""Text before the remedy of an alarm."""
 ALARM_LINES, REMEDY_LINES = 2, 8
-"""Most lines of the text of an alarm, and of its remedy."""
+"""Maximum number of lines for the text of an alarm, and for its remedy."""
 LEAVES_WIDTH = 72
-"""Least width of the table of leaves with the end of each entry; otherwise the health needs that room."""
+"""Least width for the end of each entry in the table of leaves; a narrower table needs this room for the health."""
 SMALL_FARM = 5
-"""Number of members that stay in sight before publishing and events get more than their least."""
+"""Number of members that stay in sight before publishing and events get more than their least number of lines."""
 PUBLISHER_AND_ENTRY = 4
-"""Publisher, headings, one entry, and the number of further ones."""
+"""Number of lines for the publisher, the headings, one entry, and the number of further entries."""
 NAME_CELLS = 20
 """Cells of a name in a line of 80 cells; in a wider line, a quarter of the line."""
 TITLE = (" garlic farm ", "reverse bold")
 CHOSEN, NOT_CHOSEN = "▸ ", "  "
-"""Before the name of a member: the line is reversed as well, which not every terminal shows."""
+"""Marks before the name of a member. The chosen line is also reversed, but not every terminal shows this."""
 _CONTINUED = " \\"
-"""At the end of a line of a command that continues in the next one."""
+"""End of a line of a command that continues in the next line."""
 
 
 class ScreenSection(Struct, frozen=True):
@@ -75,7 +75,7 @@ def role_style(role: RaftRole, palette: Palette) -> str:
 
 
 def severity_style(severity: Severity, palette: Palette) -> str:
-    """Return the style of a severity; nothing for a good one, which is the normal state."""
+    """Return the style of a severity; empty for the normal state."""
     return {Severity.OK: "", Severity.WARNING: palette.doubtful, Severity.CRITICAL: palette.bad}[severity]
 
 
@@ -85,7 +85,7 @@ def severity_mark(severity: Severity) -> str:
 
 
 def verdict_lines(verdict: VerdictView, canvas: Canvas) -> list[Text]:
-    """Return the verdict whole: a narrow screen must not cut off the number of servers that may fail."""
+    """Return the complete verdict: a narrow screen must not cut off the number of servers that may fail."""
     palette = canvas.palette
     style = f"{palette.title} {severity_style(verdict.severity, palette) or palette.good}".strip()
     text = printable(f"{severity_mark(verdict.severity)}{verdict.text}")
@@ -187,7 +187,7 @@ def local_header(farm: LocalFarmView, canvas: Canvas) -> list[Text]:
 
 
 def _client_lines(command: str, canvas: Canvas) -> list[Text]:
-    """Return a command whole: the user copies it, so a line that continues ends with a backslash."""
+    """Return a complete command. The user copies it, so a line that continues ends with a backslash."""
     lines = textwrap.wrap(
         f"TRY {command}", canvas.width - len(_CONTINUED), subsequent_indent="    ", break_on_hyphens=False
     )
@@ -240,7 +240,7 @@ def processes_section(
 
 
 def table_of_members(heading: Text, lines: list[Text], chosen: int) -> ScreenSection:
-    """Return the table of members or processes: in a small farm it is whole before other sections get more."""
+    """Return the table of members or processes; in a small farm it is complete before other sections grow."""
     return ScreenSection(heading, lines, chosen=chosen, least=min(max(len(lines), 1), SMALL_FARM))
 
 
@@ -260,7 +260,7 @@ def _process_parts(
 
 
 def _stopped_parts(process: ProcessView, member: MemberView | None, palette: Palette) -> list[Part]:
-    """Return an ended process: its end, and the status by the others, instead of figures."""
+    """Return the cells of an ended process: its end, and its status at other nodes, instead of figures."""
     status = "" if member is None else f"; other nodes report it {member.status.value}"
     return [("-", palette.dim), ("stopped", palette.bad), (f"{process.detail}{status}", palette.bad)]
 
@@ -369,7 +369,7 @@ def _weights(weights: WeightsView, canvas: Canvas) -> list[tuple[str, str]]:
 
 
 def alarms_section(alarms: tuple[AlarmView, ...], canvas: Canvas, verdict: str = "") -> ScreenSection:
-    """Return alarms with their texts and actions. One line each if it fits, so that several stay in sight.
+    """Return alarms with their texts and actions. An alarm that fits has one line, so that several stay in sight.
 
     An alarm does not repeat the text of the verdict above it.
     """

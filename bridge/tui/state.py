@@ -1,4 +1,4 @@
-"""The choices of an operator in the live view, and the effect of a key or a click: pure, so that a test can type.
+"""The choices of an operator in the live view, and the effect of a key or a click. Tests do not need a terminal.
 
     update(state, key, farm, history) ─▶ state, and an order if a question was answered with yes
     click(state, target, …), wheel(state, by, …) ─▶ the same for the mouse
@@ -9,8 +9,8 @@
       ├ T X L: a question; y carries it out, every other key takes it back
       └ V: a question; the name of the member, typed in full, carries it out; Esc takes it back
 
-An action is never carried out by one key: a question that names the member comes first. An eviction cannot be undone,
-so a slip of two keys must not be enough. This module does not carry out orders.
+A single key never carries out an action: a question that names the member comes first. An eviction cannot be undone, so
+two wrong keys must not be enough for it.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ class Pane(Enum):
 
 
 class Transfer(Struct, frozen=True):
-    """Leadership goes to a member."""
+    """Transfer leadership to a member."""
 
     name: str
 
@@ -78,7 +78,7 @@ class Question(Struct, frozen=True):
     text: str
     order: Order
     name: str = ""
-    """The name that carries the order out, typed in full; empty: y does."""
+    """The name that the operator must type in full; if empty, `y` carries the order out."""
 
 
 class ViewState(Struct, frozen=True):
@@ -108,7 +108,7 @@ class ViewState(Struct, frozen=True):
     hours: int = 24
     """Length of the timeline."""
     mouse: bool = True
-    """The view receives the mouse; otherwise the terminal selects text with it."""
+    """True if the view receives the mouse; otherwise the terminal selects text with it."""
     question: Question | None = None
     answer: str = ""
     """The typed part of the name that a question requires."""
@@ -170,7 +170,7 @@ def update(
 def click(
     state: ViewState, target: Target, farm: FarmView | None, history: History, *, double: bool = False
 ) -> tuple[ViewState, Order | None]:
-    """Return the state after a click on a target: it chooses; the second click of a double one opens."""
+    """Return the state after a click on a target. A click chooses the target; a double click opens it."""
     if isinstance(target, OnKey):
         return update(state, target.key, farm, history)
     if state.question is not None:
@@ -321,7 +321,7 @@ def _moved_by(state: ViewState, by: int, farm: FarmView | None, history: History
         case Pane.EVENTS:
             events = [each.number for each in shown_events(state, history)]
             to = _neighbor(events, state.event, by)
-            # At the newest, the choice follows new ones.
+            # While the newest event is chosen, the choice moves to newer events.
             return state if to is None else replace(state, event=None if to == events[0] else to)
         case Pane.LOG:
             return _moved_in_log(state, by, history)

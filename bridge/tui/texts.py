@@ -5,7 +5,7 @@
     publish  structures, candidates with their scores, weights
     help     every key
 
-`Window` is the part of a long list that is on the screen: the chosen item is always in it, and only its lines are made.
+`Window` is the visible part of a long list. It always contains the chosen item, and only its lines are made.
 """
 
 import textwrap
@@ -130,7 +130,7 @@ def recent_events(history: History, farm: FarmView | None, canvas: Canvas, room:
 
 
 def early_events(farm: FarmView | None, canvas: Canvas) -> list[Text]:
-    """Return the events of the view: before the trace arrives, it has some of them."""
+    """Return the few events in the view, for the time until the trace arrives."""
     events = () if farm is None else farm.events
     texts = [(each.time_ms, each.text if each.text == each.kind else f"{each.kind}: {each.text}") for each in events]
     return [

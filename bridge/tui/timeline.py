@@ -45,7 +45,7 @@ _TITLES: Final = {
 def timeline_lines(
     history: HistoryAnswer | None, reason: str, farm: FarmView | None, canvas: Canvas, room: int, *, unicode: bool
 ) -> list[Text]:
-    """Return all lines of the pane: the time, the strips, and as many charts as have room below them."""
+    """Return all lines of the pane: the time, the strips, and as many charts as fit below them."""
     palette = canvas.palette
     if history is None:
         return [canvas.line((f"  {reason or 'reading the history …'}", palette.doubtful))]

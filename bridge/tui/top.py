@@ -8,9 +8,9 @@
 
 Each of these is a separate task: a slow node never freezes the screen, and a key is drawn immediately.
 
-The screen shows the farm, not one process: the view of the other nodes must survive the death of the queried one. While
-another node than the chosen one is shown, an alarm line reports it. The view does not switch back while that node
-answers: a node with repeated failures would make the picture jump.
+The screen shows the farm, not one process: the view of the other nodes must survive the death of the queried one. If
+the view comes from another node than the chosen one, an alarm line reports this. The view does not switch back while
+the other node answers: if the chosen node fails repeatedly, the picture would jump.
 """
 
 import dataclasses
@@ -65,12 +65,12 @@ LATER_ENTRIES: Final = 5
 TIMELINE_INTERVAL_S: Final = 30.0
 EVENT_WAIT_MS: Final = 10_000
 CHANGED_OVER: Final = "changed-over"
-"""An alarm of the view, not of a node: it queries another node."""
+"""An alarm of the view itself, not of a node: the view now queries another node."""
 
 
 @dataclass(slots=True)
 class FollowedNode:
-    """The queried node, and its last view; `reason`: why there is no view, or no later one."""
+    """The queried node, and its last view. `reason` explains a missing or outdated view."""
 
     view: FarmView | None = None
     reason: str = "querying a node …"
@@ -81,7 +81,7 @@ class FollowedNode:
 
 @dataclass(slots=True)
 class Clicks:
-    """The last click: a second one on the same target, a moment later, makes a double click."""
+    """The last click. A second click on the same target within a moment is a double click."""
 
     last: tuple[Target, float] | None = None
 
@@ -104,7 +104,7 @@ class LiveView:
     followers: tuple[FollowerView, ...] = ()
     """The followers as the leader knows them, while the view shows another node."""
     orders: list[Order] = field(default_factory=list)
-    """Given, and not carried out yet."""
+    """The operator's orders that are not carried out yet."""
     ordered: trio.Event = field(default_factory=trio.Event)
     timeout_s: float = ANSWER_TIMEOUT_S
     """Seconds to wait for an answer of a node."""
@@ -113,7 +113,7 @@ class LiveView:
 
     clock_s: Callable[[], float] = time.monotonic
     several: bool = False
-    """The farm is one of several."""
+    """True if the farm is one of several."""
     drawn: Sequence[Text] = ()
     """The last picture, which a click acts on."""
     timeline: HistoryAnswer | None = None
@@ -171,7 +171,7 @@ class LiveView:
         return False
 
     def take(self, view: FarmView) -> None:
-        """Store a new view; only the leader's has followers."""
+        """Store a new view. Only the view of the leader contains followers."""
         if not view.raft.followers:
             view = msgspec.structs.replace(view, raft=msgspec.structs.replace(view.raft, followers=self.followers))
         self.followed.view, self.followed.replied_s = view, self.clock_s()
@@ -195,7 +195,7 @@ async def show_farm(
 
 
 async def end_on_signal(scope: trio.CancelScope) -> None:
-    """Give the terminal back before the end: by default these signals end the process at any place."""
+    """Restore the terminal before the process ends: by default these signals end it immediately."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:
         async for _ in signals:
             scope.cancel()
@@ -272,7 +272,7 @@ async def keep_current(nodes: Callable[[], Sequence[NodeAddress]], live: LiveVie
         for address in sorted(known, key=lambda each: (each == failed, each != followed.address)):
             lost = await _follow(address, live, is_meant=address == known[0], why_not=reason)
             if lost.answered:
-                # Without a second request, because a stopped node would delay the queries of the others.
+                # Do not query this node again first: a stopped node would delay the queries of the others.
                 failed, failure = address, lost.reason
                 break
             reason = reason or lost.reason
@@ -287,7 +287,7 @@ class _Lost(Struct, frozen=True):
 
     reason: str
     answered: bool
-    """It had answered before."""
+    """True if the node had replied before."""
 
 
 async def _follow(address: NodeAddress, live: LiveView, *, is_meant: bool, why_not: str) -> _Lost:
@@ -427,7 +427,7 @@ async def entry_at(log_time_ms: int, first: int, last: int, client: ControlClien
 
 
 async def _read_timeline(live: LiveView) -> None:
-    """Read the history of the followed node while its pane is shown, again after half a minute."""
+    """Read the history of the followed node every half minute, while its pane is shown."""
     read: tuple[NodeAddress, int] | None = None
     read_s = 0.0
     while True:

@@ -37,7 +37,7 @@ _LEAF_OF: Final = "leaf of "
 _ADDRESS_LETTERS: Final = 8
 
 Cell = tuple[str, Severity | None]
-"""A letter, and its severity; None: without one."""
+"""A letter, and its severity, which may be None."""
 
 
 class Strip(Struct, frozen=True):
@@ -155,7 +155,7 @@ def _figure(row: HistoryRow, to_ms: int) -> str:
 
 
 def _chart(series: HistorySeries, label: str, history: HistoryAnswer, width: int) -> Strip:
-    """Return a chart from 0 to the highest value, which is the figure."""
+    """Return a chart from 0 to the highest value; the figure is this value."""
     columns: list[list[float]] = [[] for _ in range(width)]
     length_ms = max(1, history.to_ms - history.from_ms)
     for step, value in enumerate(series.values):

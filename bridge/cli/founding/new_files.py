@@ -1,4 +1,4 @@
-"""The files of a new node: existing ones are never overwritten, and the configuration is checked before it is written.
+"""Writes the files of a new node. It never overwrites files, and checks the configuration before writing it.
 
     init     farm key (new)       configuration: places, name, address
     join     farm key (bundle)    the same, and the shared settings, seeds, masters and signing keys of the bundle
@@ -6,9 +6,9 @@
 The package's configuration exists before its first start, with every setting as a comment. It is changed line by line,
 so that its comments stay.
 
-After a kill or Ctrl-C the operator repeats the same command. Its files then exist with the same content, or not at all.
-A marker with the name of the command exists from the last file until the command ends. If the marker exists, a repeated
-command skips the files and continues.
+After a kill or Ctrl-C the operator repeats the same command. Until then, each file is complete or missing. A marker
+with the name of the command exists from the last file until the command ends. If the marker exists, a repeated command
+skips the files and continues.
 """
 
 import os
@@ -119,7 +119,7 @@ def configuration_text(places: Places, settings: Mapping[str, Any]) -> str:
 def _with_setting(text: str, known: Mapping[str, Any], table: str, values: Any) -> str:
     match values:
         case _ if known.get(table) == values:
-            return text  # For example by an earlier attempt.
+            return text  # For example, an earlier attempt wrote it.
         case Mapping():
             return set_table(text, table, values)
         case list():
@@ -137,7 +137,7 @@ def own_settings(name: str | None, bind: str | None) -> dict[str, Any]:
 
 
 def merged(own: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both; a setting of this node has precedence."""
+    """Return the settings of both; this node's settings have precedence."""
     made = dict(shared)
     for key, value in own.items():
         made[key] = {**made.get(key, {}), **value} if isinstance(value, Mapping) else value

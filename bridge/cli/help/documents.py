@@ -7,7 +7,7 @@
 
 The documents are stored once in the repository, in docs/. A checkout is read there; the wheel has them inside the
 package, where `setup.py` puts them. Messages name a document by this command, because an operator who installed a
-package does not have docs/. The output is not paged: a terminal scrolls, and a pipe needs the whole text.
+package does not have docs/.
 """
 
 import re
@@ -53,7 +53,10 @@ def documents_directory() -> Path:
 
 
 def topics(directory: Path) -> list[Topic]:
-    """Return every document, in the order of the index. Two documents of one file name are named with their folder."""
+    """Return every document, in the order of the index.
+
+    Documents with equal file names have their folder in the topic's name.
+    """
     index = (directory / "README.md").read_text(encoding="utf-8")
     head, *parts = re.split(r"^## (.+)$", index, flags=re.MULTILINE)
     found = [(place, "", "") for place in dict.fromkeys(_INTRODUCED.findall(head))]

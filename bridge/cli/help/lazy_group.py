@@ -1,8 +1,8 @@
 """Groups of commands that store only the name, the place and one line of each command.
 
 The module of a command is imported when the command runs or prints its help. So `--help` and shell completion are quick
-on a small machine, and no command loads what only another one needs. Other packages add commands by entry points. The
-overview and completion import the modules of these commands for their line of help, so the modules must be small.
+on a small machine, and a command loads only its own modules. Other packages add commands by entry points. For their
+line of help, the overview and completion import the modules of these commands, which must be small.
 
 The overview shows the commands in sections. The table of a group has one mapping for each section, so each command has
 a section.
@@ -93,7 +93,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the named command, or suggest others.
 
-        Suggested are commands of this name in the groups below, or commands of this group with similar names.
+        Suggestions are commands of this name in subgroups, or commands of this group with similar names.
         """
         name = args[0]
         if name in self._own_commands or name.startswith("-") or name in self.lazy_commands or ctx.resilient_parsing:

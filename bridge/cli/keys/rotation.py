@@ -142,7 +142,7 @@ class Rotation:
 
 
 async def rotate(client: KeyClient, report: Callable[[str], None], timeout_s: float, *, force: bool) -> RotationOutput:
-    """Rotate; after the first query a missing response ends it like a refusal, with the remedy."""
+    """Rotate. After the first query, a missing response ends the rotation like a refusal, with the remedy."""
     before = await client.keys()
     try:
         return await Rotation(client, report, timeout_s, force=force).run(before)

@@ -3,7 +3,7 @@
     router detect ──▶ one question ──┐
     init, join ──▶ the same question ┴▶ i2pd.conf, restart of i2pd ──▶ [router], [[leaf]] ──▶ checks
 
-If the command is killed before the restart, the question of the repeated command includes the restart. A restart that
+If the command is killed before the restart, the question of its next run includes the restart again. A restart that
 does not open the ports is undone: the former configuration is put back, and i2pd starts again with it. `init` and
 `join` continue if the machine lacks a router, if the user declines, or if the attachment fails; Ctrl-C and Ctrl-D end
 them.
@@ -49,7 +49,7 @@ class Agreement(Struct, frozen=True):
     text: str
     """The changed configuration of the node."""
     question: str
-    """The one question; empty if the user chose the tunnels, and thereby agreed."""
+    """The one question; empty if the user has agreed already by choosing the tunnels."""
 
     @property
     def is_change(self) -> bool:
@@ -129,7 +129,7 @@ def _write(switch: Switch) -> None:
 
 
 def _undone(switch: Switch, unit: str) -> str:
-    """Put the file back if this run has changed it; return the outcome."""
+    """Restore the file if this run has changed it; return the outcome."""
     if not switch.services:
         return ""
     switch.put_back()

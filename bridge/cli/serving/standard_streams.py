@@ -24,7 +24,7 @@ _STDIN, _STDOUT, _STDERR = range(3)
 
 
 class StandardOutput(io.FileIO):
-    """A descriptor whose first failed write is reported with the name of the stream, and no later one."""
+    """A descriptor that reports only its first failed write, with the name of the stream."""
 
     def __init__(self, descriptor: int, stream_name: str | None) -> None:
         """Set the name of the stream for the error; without a name, an error is not raised."""

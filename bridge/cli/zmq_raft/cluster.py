@@ -107,7 +107,7 @@ _OPTIONS = (
 
 
 def cluster_options(command: Callable[..., None], *, patience_s: float = PATIENCE_S) -> Callable[..., None]:
-    """Add the options that find the cluster; the command gets a `Cluster` for them."""
+    """Add the options that name the cluster; the command gets a `Cluster`."""
 
     @wraps(command)
     def with_cluster(
@@ -267,7 +267,7 @@ async def _update_all(
     parallel: int,
     report: Callable[[int, bytes], None],
 ) -> list[str]:
-    """Commit all of them until one fails, and finish the others in flight; return the reasons."""
+    """Commit all updates until one fails; finish the updates in flight, and return the reasons of failures."""
     reasons: list[str] = []
     send, receive = trio.open_memory_channel[bytes](0)
     feeding = trio.CancelScope()
@@ -358,7 +358,7 @@ def follow(cluster: Cluster, *, first: int | None, as_json: bool) -> None:
 
     @trio.lowlevel.enable_ki_protection
     def show(item: "protocol.LogItem") -> None:
-        # After an interrupt within the flush, the stream would write the line again at the end.
+        # After an interrupt during the flush, the stream would write the line again at the end.
         _print_item(item, as_json=as_json)
         sys.stdout.flush()
 

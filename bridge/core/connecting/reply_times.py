@@ -24,7 +24,7 @@ from typing import Final
 
 SAMPLES_MAX: Final = 32
 MEASURED_FROM: Final = 8
-"""Measured times that allow a timeout below the base."""
+"""Minimum number of measured times for a timeout below the base."""
 MEASURED_PART: Final = 0.2
 TIMEOUT_MAX_S: Final = 60.0
 _TYPICAL_FACTOR: Final = 4
@@ -32,7 +32,7 @@ _SLOW_FACTOR: Final = 1.5
 _LEAST_FACTOR: Final = 2
 _DOUBT_MAX: Final = 64.0
 _ROUNDS: Final = 2
-"""Failures per leaf, in a row, that double the timeouts: one packet to a live leaf may be lost, too."""
+"""Failures in a row, per leaf, that double the timeouts. One is not enough: a packet to a live leaf may be lost."""
 _FAILURES_LEAST: Final = 2
 """Minimum number of failures: with a single leaf, one failure may be only a lost packet."""
 

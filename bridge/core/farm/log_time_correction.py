@@ -2,9 +2,8 @@
 
 docs/how-to/log-time.md describes it for operators. Log time never goes back automatically. If the clocks of a majority
 were ahead and are then corrected, log time does not advance until these clocks have caught up with it, which may take
-years. The operator ends this:
-
-    accepted   if log time leads M by more than a period and the allowance (correct reports do not explain more), and
+years. The operator ends this with a correction: accepted if log time leads M by more than a period and the allowance
+(correct reports do not explain more), and
                the time in the entry is between M and M + allowance
     refused    otherwise, with the numbers
 
@@ -13,8 +12,8 @@ So a correction, like a clock entry, can only set log time to the time of a majo
 do not change. No report becomes stale or fresh by a correction, and no session ends early or lasts longer.
 
 The last accepted second of a master may be beyond the range that log time now allows. Then the state drops that second,
-and the next publication gets a present one. A router that holds the later structure refuses the new one. The reported
-change includes the end of this time (`SecondForgotten.refused_until_s`).
+and the next publication gets the present second. A router that holds the later structure refuses the new one. The
+reported change includes the end of this time (`SecondForgotten.refused_until_s`).
 """
 
 from msgspec import Struct
@@ -41,7 +40,7 @@ class SecondForgotten(Struct, frozen=True):
 
     publication: Publication
     refused_until_s: int
-    """The last second when a router may still hold that structure, and refuse an earlier one."""
+    """The last second in which a router may still hold that structure and refuse earlier ones."""
 
 
 CorrectionChange = LogTimeCorrected | SecondForgotten | CommandRefused

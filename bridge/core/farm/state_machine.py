@@ -108,9 +108,9 @@ from consensus.sessions import RequestId, RequestStatus, SessionTable, parse_req
 _NUMBER_BYTES = 8
 """Bytes of each number in the result of a request: the index and the term of the applied entry."""
 _UNKNOWN_MARK = "?"
-"""Prefix of the sessions of unknown authors; see `AUTHORS_MARK`."""
+"""Prefix of the client names of unknown authors in the table of sessions; see `AUTHORS_MARK`."""
 _CLIENT_DIGITS = 32
-"""Length of the hash that replaces the author's own name of a session: the table bounds the length of names."""
+"""Length of the hash that replaces a client name chosen by an author, because the table limits the length of names."""
 _AS_REQUEST = {
     ReqidStatus.NEW: RequestStatus.NEW,
     ReqidStatus.DUPLICATE: RequestStatus.DUPLICATE,
@@ -156,14 +156,14 @@ class ClockOff(Struct, frozen=True):
 
 
 class ClockBounded(Struct, frozen=True):
-    """A clock entry of `server_id` was above the limit that a majority's clocks set: log time was set to the limit."""
+    """A clock entry of `server_id` exceeded the limit set by a majority's clocks: log time was set to the limit."""
 
     server_id: int
     excess_ms: int
 
 
 class ServerForgotten(Struct, frozen=True):
-    """A server has not reported for so long that its leaves no longer count."""
+    """A server has not reported for a long time, so its leaves no longer count."""
 
     server_id: int
 
@@ -189,7 +189,7 @@ class LevelRefused(Struct, frozen=True):
 
 
 class LevelRaised(Struct, frozen=True):
-    """The farm has this feature level now."""
+    """The farm now has this feature level."""
 
     level: int
 
@@ -283,7 +283,7 @@ class Farm:
     ) -> None:
         """Apply a committed configuration: a decision needs a majority in each of these voter sets.
 
-        `members`: all servers in it, learners included; their admissions do not lapse any more.
+        `members`: all servers in the configuration, learners included; their admissions do not lapse any more.
         """
         if index > self.state.applied_index:
             state, clocks = self.state, self.state.clocks.configured(majorities)
@@ -322,7 +322,8 @@ class Farm:
         A request of a proven entry belongs to its author. Otherwise any client could submit a meaningless entry under
         the next request id of a correct server, and that server's own entry would count as a repetition. The first
         sessions of each of the farm's own authors, up to `AUTHOR_SESSIONS_MAX`, are not displaced by sessions of
-        unknown authors. A session never changes from protected to unprotected or back: its requests would be new again.
+        unknown authors. A session never changes from protected to unprotected or back: otherwise its requests would
+        count as new again.
         """
         request = request_of(entry.record)
         request_id = None if request is None else parse_request_id(request)
@@ -365,7 +366,7 @@ class Farm:
         return LogId(int.from_bytes(result[:_NUMBER_BYTES]), int.from_bytes(result[_NUMBER_BYTES:]))
 
     def _admit(self, entry: ProvenRecord, index: int, term: int) -> RequestStatus:
-        """Return the verdict of the tables on the request of an entry. An entry without one is applied each time."""
+        """Return the verdict of the tables on the request of an entry. An entry without a request is always new."""
         update = self.update_of(entry)
         if update is not None:
             return _AS_REQUEST[self.reqids.admit(update, index, self.state.log_time_ms)]
@@ -387,7 +388,7 @@ class Farm:
         return verdict
 
     def _holder_of_rows(self, entry: ProvenRecord) -> bytes | None:
-        """Return the author whose share contains the rows of an entry; None below `BOUNDS_LEVEL`."""
+        """Return the author whose share of the tables an entry uses; None below `BOUNDS_LEVEL`."""
         return None if entry.author is None or self.state.level < BOUNDS_LEVEL else entry.author.node_id
 
     def _numbers_for(self, entry: ProvenRecord) -> Mapping[bytes, AuthorNumbers]:
@@ -411,12 +412,12 @@ class Farm:
 
 
 def result_of_first_term(result: bytes) -> bytes:
-    """Return the result of an earlier request, with its term reset for a new cluster whose terms restart."""
+    """Return the result of an earlier request, with its term reset: the terms of a new cluster restart."""
     return result[:_NUMBER_BYTES] + min(int.from_bytes(result[_NUMBER_BYTES:]), FIRST_TERM).to_bytes(_NUMBER_BYTES)
 
 
 def _is_known_author(state: FarmState, author: Author) -> bool:
-    """Return True if the author is a member of the farm, also one removed from the group, or an admitted client key."""
+    """Return True if the author is a member of the farm (even if removed from the group) or an admitted client key."""
     client = state.clients.get(author.node_id)
     if client is not None and client.admitted:
         return True
@@ -438,7 +439,7 @@ def _of_author(mark: str, author: Author, request: RequestId) -> RequestId:
 
 
 def _author_alive(state: FarmState, entry: ProvenRecord) -> FarmState:
-    """Record that an identity has come alive: one of its entries has an effect."""
+    """Record that an identity has come alive, because one of its entries has an effect."""
     if entry.author is None or isinstance(entry.record, Foreign):
         return state
     record, author_id = entry.record, entry.author.node_id
@@ -471,7 +472,7 @@ def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple
     if len(servers) > SERVERS_MAX:
         others = [each for each in servers if each != report.server_id]
         if state.level >= BOUNDS_LEVEL:
-            # A leader can admit more servers than there are places; only few of them become voters.
+            # A leader can admit more servers than there are places; only a few of them become voters.
             others = [each for each in others if not clocks.is_voter(each)] or others
         del servers[min(others, key=lambda each: (servers[each].heard_ms, each))]
     changes: list[Change] = []
@@ -518,8 +519,8 @@ def _apply_identity(
 def _with_admitted(state: FarmState, admitted: Mapping[int, Admitted], leader: bytes | None) -> FarmState:
     """Return the state with this table of identities.
 
-    `leader` is None below `BOUNDS_LEVEL`. From that level on, a new row counts against the share of the leader. The
-    other data of a deleted row's id are deleted, too, since the id is never used again.
+    From `BOUNDS_LEVEL` on, `leader` is set, and a new row counts against its share. If a row is deleted, all other data
+    of its id are deleted, too, since the id is never used again.
     """
     if leader is None or admitted.keys() == state.admitted.keys():
         return replace(state, admitted=admitted)

@@ -301,7 +301,7 @@ class Formation:
             return None
         if self._unanimous_since is None:
             self._unanimous_since = now
-        # A single founder depends on no other node, so it does not wait.
+        # A single founder does not depend on other nodes, so it does not wait.
         settled_at = self._unanimous_since + (self._tuning.settle_ms if self._expect > 1 else 0)
         if now < settled_at:
             self.deadline = settled_at
@@ -360,7 +360,7 @@ class Formation:
         return sorted(seen, key=lambda founding: founding.cluster_id)
 
     def _may_still_be_created(self, seen: Founding) -> bool:
-        """Return True if a node outside the set should endorse it; the directory may list promises of lost nodes."""
+        """Return True if a node outside the set should endorse it: the promises of lost nodes may still be listed."""
         reached = [member for each in seen.founders if (member := self._members.get(each)) and member.reachable]
         return len(reached) == len(seen.founders) or any(member.notice.endorses(seen) for member in reached)
 
@@ -426,7 +426,10 @@ class Formation:
         return endorsed is not None and not set(endorsed.founders).intersection(self.unendorsed_by)
 
     def _until_it_exists(self) -> str:
-        """Return the remedy for a founding that all founders endorsed: it may exist, so it cannot be withdrawn."""
+        """Return the remedy for a founding that all founders endorsed.
+
+        The farm may exist, so it cannot be withdrawn.
+        """
         blocking, endorsed = self.unendorsed_by, self._durable.endorsed
         if self._pending is not None or endorsed is None or not blocking:
             return "Check again in a moment."

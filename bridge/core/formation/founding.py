@@ -2,7 +2,7 @@
 
     proposal    a set of founders that a node would promise; not durable, changes as discovery continues
     promise     the one set of exactly `expect` founders that a node promises; durable before it is announced
-    endorsement the one founding whose promises a node has all seen; durable before it is announced
+    endorsement the one founding whose complete promises a node has seen; durable before it is announced
     founding    a first configuration, made only of the promises of *all* founders
 
 A promise carries the founder's clock and a nonce. A node chooses both for its first promise, and uses them again after
@@ -29,7 +29,7 @@ NONCE_BYTES = 16
 CLOCK_LIMIT_MS = 2**48
 """Clocks of promises lie below this: they are hashed as six bytes and become log time."""
 EXPECT_MAX = 9
-"""More founders would not fit into the 512 bytes of a member's metadata next to its other facts."""
+"""More founders would not fit into a member's metadata of 512 bytes, which also has other contents."""
 WITHDRAWALS_MAX = 8
 _CLOCK_BYTES = 6
 FOUNDER_BYTES = NODE_ID_BYTES + _CLOCK_BYTES + NONCE_BYTES
@@ -95,7 +95,7 @@ class Founding:
         return self.founders.index(node_id) + 1
 
     def rests_on(self, node_id: bytes, promise: Promise) -> bool:
-        """Return True if exactly this promise of that node is in it."""
+        """Return True if the founding contains exactly this promise of that node."""
         return promise.founders == self.founders and Founder(node_id, promise.clock_ms, promise.nonce) in self.promised
 
 
@@ -140,8 +140,8 @@ class FormationState(Struct, frozen=True):
 
     `founding` is the farm that this node created, `known` a cluster that others created. `withdrawn` are its withdrawn
     promises: if the other founders complete such a set, this node still belongs to it. `confirmed` is the cluster id
-    that an operator confirmed on this node. `endorsed` is the founding whose promises this node has all seen, even if
-    it is not a founder; `revoked` are earlier ones, which an operator withdrew.
+    that an operator confirmed on this node. `endorsed` is the founding that this node accepted after it had seen all
+    promises in it, even if it is not a founder; `revoked` are earlier endorsements, which an operator withdrew.
     """
 
     promise: Promise | None = None

@@ -2,10 +2,10 @@
 
     observed states, figures, clock ──▶ take ──▶ records to write
 
-The rate of records is limited, so that a row that changes all the time cannot displace a day of other rows. A row may
-change 20 times, and once more every two minutes. The rows of nodes and leaves also share a budget of bytes. If a limit
-delays a change, the next observation compares the row with its recorded state again. So only short states between two
-records are lost.
+The rate of records is limited, so that a row that changes all the time cannot displace a day of other rows' records. A
+row may change 20 times, and once more every two minutes. The rows of nodes and leaves also share a budget of bytes. If
+a limit delays a change, the next observation compares the row with its recorded state again. So only short states
+between two records are lost.
 
 The node's clock decides the times. It may move back: a short step repeats the last time, a longer one is a break, after
 which all states are recorded again. For `BREAK_CHECKS` observations after a break, even a longer step repeats the last
@@ -42,7 +42,7 @@ _RECORD_BYTES: Final = 20
 STEP_BACK_MS: Final = 2_000
 """Milliseconds that a clock may move back without a break."""
 PAUSE_MS: Final = 5 * MINUTE_MS
-"""Longer than any time between two checks: the view of a very large farm is built less often."""
+"""A longer pause between observations is a break. It exceeds every pause between checks, even in a very large farm."""
 BREAK_CHECKS: Final = 600
 """Number of observations after a break during which a clock that moves back causes no further break: ten minutes."""
 

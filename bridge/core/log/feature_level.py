@@ -70,7 +70,7 @@ def holding_back(current: int, voters: Mapping[int, int | None]) -> frozenset[in
 
 
 def level_obstacle(current: int, holding: Mapping[str, int | None]) -> str:
-    """Return why the farm stays at a level; `holding`: the level that each named server announces."""
+    """Return the reason why the farm stays at a level; `holding`: the announced level of each server, by name."""
     reasons = "; ".join(
         f"{name} announces {'no level yet' if level is None else f'level {level}'}"
         for name, level in sorted(holding.items())
@@ -87,7 +87,7 @@ class UnsupportedLevelError(Exception):
     """The farm's level is above the levels of this version; the text names the required version."""
 
     def __init__(self, level: int, version: str, index: int | None = None) -> None:
-        """Set the index of the entry in the log; None if a snapshot holds the level."""
+        """Set the index of the entry in the log; None if the level comes from a snapshot."""
         self.index = index
         # The version's name comes from an entry that any client may have forged.
         named = version if version and _VERSION_CHARACTERS.issuperset(version) else "a newer one"

@@ -10,8 +10,8 @@ A record declares each of its fields once, and `RecordJson` derives decoder and 
 A field without `Json` is written under its own name and as it is annotated. `request` is not in the object of the
 record, but next to it in the entry.
 
-A value outside its range makes the whole entry foreign on all servers, because the check is a function of the bytes. So
-the ranges include all possible values, not only sensible ones.
+A value outside its range makes the whole entry foreign, on all servers alike. So the ranges include all possible
+values, not only sensible ones.
 
 The records are not themselves the Structs of their JSON. A snapshot stores some of them under the names of their
 fields, and a Struct has one name per field for all formats. A Struct would also read a member `request` within the

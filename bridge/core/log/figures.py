@@ -1,7 +1,7 @@
 """The figures that a server reports about its router, declared once.
 
 Each figure is a field of `RouterStatus` with a `Declaration`. A report has the class as its `router`, so its JSON and
-its ranges follow from these. The rest derives from `FIGURES`:
+its ranges follow from the fields. The rest derives from `FIGURES`:
 
     bridge.core.state.numbers             the range of each number in a snapshot
     bridge.api.view.SHOWN                 figures in the view: a field of the same name in `ReportView`
@@ -10,9 +10,8 @@ its ranges follow from these. The rest derives from `FIGURES`:
     docs/reference/router-report.md       the table of keys
 
 A new figure needs its field here, the code that measures it (`bridge.wire.i2p.i2pcontrol`, `bridge.node.router`), and a
-field in `ReportView` if screens show it. With a separate list in each of these modules, a figure could be missing in
-one of them without an error. A value outside its range makes the whole entry foreign on all servers, so the ranges
-include all possible values.
+field in `ReportView` if screens show it. A value outside its range makes the entry foreign on all servers, so the
+ranges include all possible values.
 """
 
 from dataclasses import asdict, dataclass
@@ -195,6 +194,6 @@ FIGURES: Final = _figures()
 
 
 def known_of(first: RouterStatus, second: RouterStatus) -> RouterStatus:
-    """Return `first`, with its unknown figures replaced by figures of `second`."""
+    """Return `first`, with figures of `second` in place of its unknown figures."""
     missing: dict[str, Any] = {name: figure.of(second) for name, figure in FIGURES.items() if figure.of(first) is None}
     return replace(first, **missing)

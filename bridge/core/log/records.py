@@ -262,7 +262,7 @@ class Foreign(Struct, frozen=True):
 
 
 class Removal(Struct, frozen=True):
-    """The leader must remove the server with this Raft id from the group, alive or not; or it may join again."""
+    """The leader must remove this server from the group, alive or not. With `removed` false, it may join again."""
 
     server_id: Annotated[int, Json(ServerId, "server")]
     removed: bool

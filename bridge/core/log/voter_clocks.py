@@ -24,7 +24,8 @@ from msgspec.structs import replace
 
 ALLOWANCE_PERIOD_MAX_MS = 20_000
 ALLOWANCE_MS = 5_000
-"""Both together are less than `FarmTuning.clock_tolerance_ms`, the tolerance of 30 s for the date of a report."""
+"""Both parts of the allowance together are less than `FarmTuning.clock_tolerance_ms`, the tolerance of 30 s for the
+date of a report."""
 READING_CLOCK_ENTRIES = 6
 """Number of clock entries until a reading expires: a period has at most two, and one report of each server."""
 
@@ -58,7 +59,7 @@ class VoterClocks(Struct, frozen=True):
         return replace(self, majorities=majorities, readings=readings)
 
     def reported(self, server_id: int, date_ms: int, term: int) -> "VoterClocks":
-        """Return the value after a report, which replaces the server's previous reading, earlier or later."""
+        """Return the value after a report, which replaces the server's previous reading even if that was later."""
         if not self.is_voter(server_id):
             return self
         return replace(self, readings={**self.readings, server_id: Reading(date_ms, term, self.clock_entries)})

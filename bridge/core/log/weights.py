@@ -9,8 +9,8 @@
 The factors multiply load + 20: with load alone, an idle leaf would have cost 0 for any factor. An operator's weight
 counts immediately and in full. The pipeline is a slow feedback loop outside of the farm, so its factors are bounded and
 damped, and they fade. An entry is refused if its `throughIndex` is not above the `throughIndex` of the last accepted
-entry, or not below the entry's index. So neither a repetition nor a second, slower pipeline has an effect.
-docs/reference/publishing-rules.md ("Commands of operators and the pipeline") has the figures.
+entry, or not below the entry's index. So a repeated entry, or an entry of a second, slower pipeline, does not have an
+effect. docs/reference/publishing-rules.md ("Commands of operators and the pipeline") has the figures.
 
 From the feature level `BOUNDS_LEVEL` on, an author may fill a quarter of each table (docs/reference/limits.md). So one
 script or one hostile member cannot keep an operator from excluding a leaf. Factors are rounded once to whole
@@ -26,7 +26,8 @@ from bridge.core.log.records import FACTORS_MAX, CostFactor, Exclusion, Factors
 
 EXCLUSIONS_MAX = 256
 COST_FACTORS_MAX = 256
-"""`EXCLUSIONS_MAX` and `COST_FACTORS_MAX` limit one author; below `BOUNDS_LEVEL` all authors together."""
+"""`EXCLUSIONS_MAX` and `COST_FACTORS_MAX` limit the rows of one author; below `BOUNDS_LEVEL`, the rows of all
+authors."""
 EXCLUSIONS_OF_ALL_MAX = 4 * EXCLUSIONS_MAX
 COST_FACTORS_OF_ALL_MAX = 4 * COST_FACTORS_MAX
 FACTORS_OF_ALL_MAX = 4 * FACTORS_MAX

@@ -63,7 +63,7 @@ class Admitted(Struct, frozen=True):
     entry: bytes = b""
     """The signed entry that first admitted it, an admission or an approval; empty for a founder."""
     unseen_since_ms: int | None = None
-    """Log time of its admission, plus the time that does not prove its absence; None once it has come alive, and for a
+    """Log time of its admission, plus later time that does not count as absence; None once it has come alive, and for a
     founder."""
 
     @property
@@ -264,9 +264,9 @@ def share_refusal(admitted: Mapping[int, Admitted], node_id: bytes, share: Leade
 
 
 def with_room(admitted: Mapping[int, Admitted]) -> Mapping[int, Admitted]:
-    """Return the table with room for one more identity, if a retired or evicted one can give way.
+    """Return the table with room for one more identity, if it contains a retired or evicted identity to drop.
 
-    The highest id is kept.
+    The row of the highest id is never dropped.
     """
     if len(admitted) < ADMITTED_MAX:
         return admitted

@@ -31,7 +31,7 @@ from bridge.core.membership.client_keys import CLIENTS_MAX, Client
 NUMBERS_WINDOW = 64
 """Size of the window below the highest number, and so the maximum number of an author's entries in flight."""
 NUMBERED_MAX = 2 * (ADMITTED_MAX + CLIENTS_MAX)
-"""Authors whose numbers are kept, from `BOUNDS_LEVEL` on. Each has one row; half of the table is for former ones."""
+"""Maximum number of authors whose numbers are kept, from `BOUNDS_LEVEL` on. Half of the rows are for former authors."""
 
 
 class NoEffect(Enum):
@@ -105,7 +105,7 @@ class AuthorNumbers(Struct, frozen=True):
         return below == 0 or below > NUMBERS_WINDOW or (below > 0 and self.seen >> (below - 1) & 1 == 1)
 
     def after(self, number: int) -> "AuthorNumbers":
-        """Return these numbers and one more."""
+        """Return these numbers with one more."""
         rise = number - self.highest
         if rise < 0:
             return replace(self, seen=self.seen | 1 << (-rise - 1))
@@ -154,7 +154,7 @@ def numbers_after(numbers: Mapping[bytes, AuthorNumbers], entry: ProvenRecord) -
 def without_former(
     numbers: Mapping[bytes, AuthorNumbers], admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]
 ) -> Mapping[bytes, AuthorNumbers]:
-    """Return the numbers with room for one more author: in a full table a former author gives way."""
+    """Return the numbers with room for one more author; in a full table, drop a former author."""
     if len(numbers) < NUMBERED_MAX:
         return numbers
     present = {each.node_id for each in admitted.values()} | clients.keys()

@@ -14,7 +14,7 @@ Of two descriptions the one with the higher incarnation counts, as in gossip. If
 first hand, with its own incarnation or a later one and other content, a second instance of its identity runs: an
 identity conflict. If other servers pass on a description with a later generation, this server's record of its
 generations is out of date. This server then begins a later generation. If the description has this server's address, an
-alarm is raised, since the record of its votes may be out of date too.
+alarm is raised, since the record of this server's votes may be out of date, too.
 """
 
 from collections.abc import Collection, Sequence
@@ -93,7 +93,7 @@ class ConnectionMembership:
     ) -> Sequence[Consequence]:
         newer = info.incarnation > known.info.incarnation
         if known.equivocates and info.incarnation.generation > known.info.incarnation.generation:
-            # Signed by the member: it has started again, and its earlier signatures do not count for this run.
+            # The member has signed that it has started again; its earlier signatures do not count for this run.
             known.equivocates = False
             changes = self._receive_known(known, info, now, first_hand=first_hand, leaving=leaving)
             return (*changes, self._equivocation())

@@ -4,10 +4,10 @@
                   └──▶ Rekeying: the era that begins, and for each remaining identity the new gossip key in a box
     rekeying entry ──▶ Rekeying alone: a key file was copied, and all identities stay
 
-One entry does both, since neither helps without the other. With the old keys the evicted node could still read and
-submit, and without the eviction it would still be a voter. The sealed keys ("boxes") are in the log: every remaining
-server receives the log, even after an outage, and only the leader could replace the boxes. Only the boxes of the last
-era are kept. docs/how-to/stolen-node.md has the steps for operators.
+One entry evicts the identity and replaces the keys, since neither helps without the other. With the old keys the
+evicted node could still read and submit, and without the eviction it would still be a voter. The sealed keys ("boxes")
+are in the log: every remaining server receives the log, even after an outage, and only the leader could replace the
+boxes. Only the boxes of the last era are kept. docs/how-to/stolen-node.md has the steps for operators.
 
 A voter is demoted first and evicted as a learner, which still receives the entry (`vote_goes_first`); the reason is in
 docs/explanation/changing-servers.md ("How a farm decides about changes").
@@ -81,7 +81,7 @@ SPONSORS_LEAST = 2
 def sponsors_needed(voters: int) -> int:
     """Return the number of other voters that must vouch for a key, before a node that was away accepts it.
 
-    Since that node went offline, a member may have been evicted. A single signature could be the evicted member's own.
+    A member may have been evicted since that node went offline, and a single signature could be that member's.
     """
     return max(SPONSORS_LEAST, voters // 2 + 1)
 

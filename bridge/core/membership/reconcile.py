@@ -11,7 +11,7 @@ a server must be alive, or dead, for an unbroken time. A suspicion does not inte
 A server that answers the leader is alive, unless it has left.
 
 The leader measures times from its first observation. A new leader starts these times again, which only delays
-decisions. The core does not store anything else, so its decisions follow from its inputs.
+decisions. The core stores only these times, so its decisions follow from its inputs.
 """
 
 from collections.abc import Mapping
@@ -114,7 +114,7 @@ Proposal = Admit | AddLearner | Promote | Remove | HandOver
 
 
 class Decision(Struct, frozen=True):
-    """The next step, and the obstacles to more: `waits` are shown to operators, `refused` raises an alarm."""
+    """The next step, and the reasons against further steps: operators see `waits`, and `refused` raises an alarm."""
 
     proposal: Proposal | None = None
     waits: tuple[str, ...] = ()
@@ -140,7 +140,7 @@ class Reconciler:
     def decide(
         self, now_ms: int, members: tuple[FarmMember, ...], admitted: Mapping[int, Admitted], group: Group
     ) -> Decision:
-        """Return the present decision; call it often, since it observes the members only in calls."""
+        """Return the present decision. Call this often, because each call also observes the members."""
         self._not_before = {each: when for each, when in self._not_before.items() if when > now_ms}
         seen = {member.node_id: member for member in members}
         self._note(now_ms, seen, admitted, group)
@@ -236,7 +236,7 @@ class _Moment(Struct, frozen=True):
         return out and server_id != self.group.own_id
 
     def _is_well(self, server_id: int) -> bool:
-        """Return True if the server remains after a change: it answers, and is neither leaving nor dead."""
+        """Return True if the server will probably remain: it answers, and is neither leaving nor dead."""
         if server_id == self.group.own_id:
             return True
         going = self._left(server_id) or self._is_out(server_id) or server_id in self.dead_since

@@ -28,7 +28,7 @@ SETTLE_MS: Final = 90_000
 """Time from a hand-over to the result of a look-up that should find the structure. i2pd publishes after up to 50 s, and
 a result may be 30 s old when it is reported."""
 KEPT_MS: Final = 180_000
-"""A failed look-up counts if it was reported at most this long before the last hand-over. The server of an earlier one
+"""A failed look-up counts if it was reported at most this long before the last hand-over: the server of an older one
 may have stopped."""
 SUCCESSION_MS: Final = 600_000
 """If two hand-overs of a publisher are at most this far apart, the wait for a look-up continues from the earlier one.
@@ -55,7 +55,7 @@ class _Expectation(Struct, frozen=True):
     since_ms: int
 
     def since_of(self, following: StructureHandOver) -> int:
-        """Return the time since which look-ups have not confirmed a structure, for the hand-over after this one."""
+        """Return, for the next hand-over, the time since which look-ups have not confirmed a structure."""
         is_successor = (
             following.server_id == self.last.server_id
             and 1000 * (following.published_s - self.last.published_s) <= SUCCESSION_MS
@@ -97,7 +97,7 @@ class LookUps:
             name, last_ms = hash_of(part.destination), part.last_published_time_ms
             expected = self._expected.get(name)
             if expected is not None and 1000 * expected.last.published_s > latest_ms:
-                expected = None  # Dropped: an operator has moved log time back.
+                expected = None  # Drop them: an operator has moved log time back.
             last = StructureHandOver(report.server_id, last_ms // 1000)
             is_later = expected is None or last.published_s > expected.last.published_s
             if is_later and 0 < last_ms <= latest_ms:

@@ -10,10 +10,10 @@ it immediately, too. Otherwise the best candidate takes over only after the best
 clock entries in a row. If the best candidate always took over, each small change of a job queue would change the
 publisher. Each change of the publisher requires a signature and a publication.
 
-The *standby* is the server that would publish if the publisher became unable to; it keeps a session at its router
-ready. Reports show the present standby, so that all servers select the same one. Another candidate replaces it if it
-leads by the margin, or by `publishConfig` on. Several clock entries are not required, because each server opens or ends
-its session only after a while. No decision of the log depends on the standby.
+The *standby* is the server that publishes if the publisher becomes unable. It keeps a session at its router ready.
+Reports show the present standby, so that all servers select the same one. Another candidate replaces it if the
+candidate leads by the margin, or if only the candidate has `publishConfig` on. Several clock entries are not required,
+because each server opens or ends its session only after a while. No decision of the log depends on the standby.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ def penalty(cap: int, value: float | None, worst: float | None) -> int:
     return int(cap * (min(worst, max(0, value)) / worst))
 
 
-@lru_cache(maxsize=2 * SERVERS_MAX)  # all servers are scored after each report, and one report has changed
+@lru_cache(maxsize=2 * SERVERS_MAX)  # after each report all servers are scored, and one report has changed
 def score(report: Report) -> int:
     """Return the health of the sender's router as points from 0 (worst) to 1000."""
     return sum(cap - penalty(cap, value, worst) for _, cap, value, worst in _figures(report))
@@ -66,7 +66,7 @@ def score_parts(report: Report) -> tuple[ScorePart, ...]:
 
 
 def _figures(report: Report) -> Iterator[tuple[ScoreFigure, int, float | None, float | None]]:
-    """Yield each figure of the score with its cap, its bad part, and the bad part that costs the whole cap."""
+    """Yield each figure of the score with its cap, its badness, and the badness that costs the whole cap."""
     router, leaves = report.router, report.destinations
     uptime_missing = None if router.uptime_ms is None else UPTIME_GOOD_MS - router.uptime_ms
     limit = router.configured_bandwidth_bytes_per_s

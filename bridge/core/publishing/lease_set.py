@@ -4,11 +4,11 @@
     cost = load, weighed by operators and pipeline, + 100 if not healthy 0 … 200      (`bridge.core.log.weights`)
 
 Availability comes first: if fewer than half of all known leaves are healthy, unhealthy leaves are listed, too, at a
-higher cost. Then false reports are more likely than a failure of most leaves. An empty structure is never published.
-Costs and membership have hysteresis: a cost is kept until it differs by the margin. With more than 16 leaves a new one
-displaces a listed one only if it is cheaper by the margin. Otherwise each report would cause a publication. Health does
-not have hysteresis: a healthy leaf replaces an unhealthy one immediately, so that clients do not try 16 dead leaves
-when a server dies. An operator's exclusion or factor also counts immediately.
+higher cost. In this case false reports are more likely than a failure of most leaves. An empty structure is never
+published. Costs and membership have hysteresis: a cost is kept until it differs by the margin. With more than 16
+leaves, a new leaf displaces a listed leaf only if the new one is cheaper by the margin. Otherwise each report would
+cause a publication. Health does not have hysteresis: a healthy leaf replaces an unhealthy one immediately, so that
+clients do not try 16 dead leaves when a server dies. An operator's exclusion or factor also counts immediately.
 
 No server can fill the structure alone. With n servers that report eligible leaves, each gets at most max(1, ⌊16 / n⌋)
 places, filled by health, membership and cost as above. A destination that several servers report counts for one of
@@ -99,7 +99,7 @@ class _Candidates(Struct, frozen=True):
 
 
 def _candidates(state: FarmState, master: str, tuning: FarmTuning) -> _Candidates:
-    """Collect the eligible leaves; excluded ones are left out."""
+    """Collect the eligible leaves, without excluded ones."""
     healthy: dict[str, int] = {}
     known: dict[str, int] = {}
     servers: dict[str, set[int]] = {}
@@ -126,7 +126,7 @@ def _members(
     healthy, owners = candidates.healthy, candidates.owners
 
     def order(destination: str) -> tuple[bool, int, str]:
-        # Cheapest first; among equal costs the destination decides, so that all servers agree.
+        # The cheapest come first; among equal costs the destination decides, so that all servers agree.
         return destination not in healthy, costs[destination], destination
 
     def rank(destination: str) -> tuple[bool, bool, int, str]:

@@ -40,8 +40,8 @@ state machine accepts, and half of the minute that routers allow.
 class Pace(Struct, frozen=True):
     """`refresh_ms` between unchanged publications, `change_ms` at least between changed ones, `gather_ms` at first.
 
-    The first one waits for at most `gather_ms`, and only while a report, a router or a healthy leaf is missing. The
-    missing data would be published no sooner than `change_ms` later.
+    The first one waits for at most `gather_ms`, and only while a report, a router or a healthy leaf is missing. Data
+    missing in the first publication would be published only `change_ms` later.
 
     The default suits a Java router, which allows one Meta LS2 per destination and minute. `Pace.of_period` is for
     structures that never leave the machine.

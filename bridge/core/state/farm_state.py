@@ -2,11 +2,11 @@
 
 The state does not depend on a local clock, a random source or the network.
 
-*`heard_ms`* is the log time of a report. Log time advances only once in a reporting period, so alone it is too coarse:
-a report made just before a clock entry would be stale one period too early. Within that period the report's `date`
-decides, corrected by `lag_ms`: the lag of the sender's clock compared with log time. `lag_ms` starts at zero, and each
-report changes it as little as possible. With the uncorrected date, all reports of a server with a slow clock would be
-stale too early.
+*`heard_ms`* is the log time of a report. Log time alone is too coarse, since it advances only once in a reporting
+period: a report made just before a clock entry would be stale one period too early. Within that period the report's
+`date` decides, corrected by `lag_ms`: the lag of the sender's clock compared with log time. `lag_ms` starts at zero,
+and each report changes it as little as possible. With the uncorrected date, all reports of a server with a slow clock
+would be stale too early.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +30,7 @@ from consensus.sessions import SessionLimits
 SERVERS_MAX = 64
 MASTERS_MAX = 8
 MASTERS_OF_SERVER_MAX = MASTERS_MAX // 2
-"""The share of one server from `BOUNDS_LEVEL` on: within it, a master loses its place only to the first master of
+"""The share of one server from `BOUNDS_LEVEL` on. A master within the share loses its place only to the first master of
 another server. A server may have more masters while there is room."""
 LEAVES_PER_SERVER_MAX = 64
 PERIOD_MIN_MS, PERIOD_MAX_MS = 500, 600_000
@@ -43,9 +43,9 @@ AUTHOR_SESSIONS_MAX = 16
 """Sessions of one author that unknown authors cannot displace. A run of a node has three or four; the rest is for
 restarts within the lifetime of a session."""
 UNFENCED_AHEAD_MS = 30_000
-"""Largest counted lead of a second published without a quorum over log time: a wrong clock must not bind a farm."""
+"""A second published without a quorum counts only up to this lead over log time: a wrong clock must not bind a farm."""
 LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000
-"""Meta LS2 seconds are 32 bits wide; a clock entry beyond is ignored."""
+"""Upper limit of log time: the seconds of a Meta LS2 have 32 bits. A clock entry above the limit is ignored."""
 
 
 class FarmTuning(Struct, frozen=True):

@@ -36,7 +36,7 @@ Row = TypeVar("Row")
 Name = TypeVar("Name", str, bytes)
 
 PRODUCERS_MAX: Final = 1_024
-"""Producers that began at one node; below `BOUNDS_LEVEL`, all producers."""
+"""Maximum number of producers that began at one node; below `BOUNDS_LEVEL`, of all producers."""
 PRODUCERS_OF_USER_MAX: Final = PRODUCERS_MAX // 2
 PRODUCERS_OF_ALL_MAX: Final = 2 * PRODUCERS_MAX
 PRODUCER_EXPIRY_MS: Final = 24 * 3600 * 1000
@@ -44,9 +44,9 @@ PRODUCER_EXPIRY_MS: Final = 24 * 3600 * 1000
 RUNS_MAX: Final = 8
 """Kafka keeps 5 batches of a producer, the most that a client has in flight."""
 GROUPS_MAX: Final = 100
-"""Groups of one user; below `BOUNDS_LEVEL`, all groups."""
+"""Maximum number of groups of one user; below `BOUNDS_LEVEL`, of all groups."""
 GROUPS_OF_NODE_MAX: Final = 2 * GROUPS_MAX
-"""Groups that began at one node: a leader writes the groups of all users."""
+"""Maximum number of groups that began at one node. The log's leader writes the groups of all users."""
 GROUPS_OF_ALL_MAX: Final = 4 * GROUPS_MAX
 GROUP_EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
 """Kafka's `offsets.retention.minutes`."""
@@ -78,7 +78,7 @@ class Owner(Struct, frozen=True):
 
 
 class Produced(Struct, frozen=True):
-    """An entry's name of its producer, and its place in that producer's sequence."""
+    """The producer of an entry, and the place of the entry in the producer's sequence."""
 
     producer_id: int
     epoch: int
@@ -92,7 +92,7 @@ class Produced(Struct, frozen=True):
 
 
 def produced_in(request: str | None) -> Produced | None:
-    """Return the reverse of `str`; None for any other text."""
+    """Parse the result of `str`; return None for any other text."""
     if request is None or not request.startswith(_MARK) or len(request) > _TEXT_CHARACTERS_MAX:
         return None
     numbers, principal = request[len(_MARK) :].split("."), ""
@@ -160,7 +160,7 @@ class Producer(Struct, frozen=True):
         return ProducedStatus.OUT_OF_ORDER if ahead < SEQUENCES // 2 else ProducedStatus.DUPLICATE
 
     def index_of(self, produced: Produced) -> int | None:
-        """Return the index of its first copy; None if it is not known."""
+        """Return the index of the first copy of this entry; None if it is not known."""
         if produced.epoch != self.epoch:
             return None
         for run in reversed(self.runs):
@@ -327,9 +327,9 @@ def _is_over(since_ms: int, limit_ms: int, log_time_ms: int) -> bool:
 
 
 def _crowd(producers: Mapping[int, Producer], owner: Owner) -> Iterable[int] | None:
-    """Return the producers from which one gives way to a new one of this owner; None while there is room for it.
+    """Return the candidates to drop for a new producer of this owner; None while the table has room.
 
-    In a full table the node with the most producers gives way, within a node the user with the most.
+    In a full table the node with the most producers loses one; within this node, the user with the most.
     """
     of_user = [each for each, producer in producers.items() if producer.principal == owner.principal]
     if len(of_user) >= PRODUCERS_OF_USER_MAX:
@@ -343,16 +343,16 @@ def _crowd(producers: Mapping[int, Producer], owner: Owner) -> Iterable[int] | N
 
 
 def _largest_holder(rows: Iterable[Row], author_of: Callable[[Row], Name]) -> list[Row]:
-    """Return the rows of the author that has the most."""
+    """Return the rows of the author with the most rows."""
     authors = [(author_of(row), row) for row in rows]
     holder = _most(author for author, _ in authors)
     return [row for author, row in authors if author == holder]
 
 
 def _newest_of_each(rows: Sequence[int], authors: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Return the rows without the older half of the rows of the author that has the most.
+    """Drop the older half of the rows of the author with the most; return the rest.
 
-    `authors` has one for each row.
+    `authors` has the author of each row.
     """
     holder = _most(authors)
     given_up = (authors.count(holder) + 1) // 2

@@ -6,7 +6,7 @@
 One pair of numbers is kept for each change of log time, at most `MOMENTS_MAX` of them: 16 bytes each, half a year of
 30 s periods in 8 MB. The times of older entries are unknown.
 
-An operator can set log time back. Between two such corrections times rise, so each of these stretches is searched by
+An operator can set log time back. Between two such corrections, times rise, so each of these ranges is searched by
 bisection. A scan of all moments would block the event loop.
 """
 
@@ -61,7 +61,7 @@ class LogTimeIndex:
         return None if place < 0 else self.times_ms[place]
 
     def first_at(self, time_ms: int) -> int | None:
-        """Return the first known index with this log time or a later one; None if none has it yet."""
+        """Return the first known index with this log time or a later one, or None."""
         place = self._first_place(time_ms, bisect_left)
         return None if place is None else self.indexes[place]
 
@@ -76,7 +76,7 @@ class LogTimeIndex:
         return self.indexes[place] if place >= 0 else 0
 
     def _first_place(self, time_ms: int, bisect: "Callable[[array[int], int, int, int], int]") -> int | None:
-        """Return the first place that `bisect` finds within a stretch of rising times."""
+        """Return the first place that `bisect` finds within a range of rising times."""
         for start, end in zip((0, *self._turns_back), (*self._turns_back, len(self.times_ms)), strict=True):
             place = bisect(self.times_ms, time_ms, start, end)
             if place < end:

@@ -38,7 +38,7 @@ STORED_MIN, STORED_MAX = -(2**63), 2**63 - 1
 
 
 class NumberKind(Enum):
-    """The meaning of a number: a recovery that resets it chooses the new value by this alone."""
+    """The meaning of a number, which alone determines the new value after a reset by a recovery."""
 
     TERM = "term"
     CLIENT_TERM = "client's term"
@@ -72,7 +72,7 @@ class Number(Struct, frozen=True):
     least: float
     most: float
     moved_by: str
-    """Author and step."""
+    """The author that moves the number, and the step."""
     at_end: str
     """The effect at `most`."""
 

@@ -30,7 +30,7 @@ from bridge.core.state.numbers import Number, NumberKind, with_numbers
 
 SURVIVOR_ID = 1
 NO_SERVER_ID = 0
-"""The Raft id of a publisher that is not in the new cluster: no server has it."""
+"""The Raft id of a publisher outside the new cluster; no server has this id."""
 
 
 FIRST_TERM = 1
@@ -55,7 +55,7 @@ class Reset(Struct, frozen=True):
 def refused_until_s(farm: FarmState, now_s: int) -> int | None:
     """Return the time until which routers may refuse a present second after a reset; None if they do not.
 
-    A router keeps the latest second until that structure ends, and refuses a structure that ends too far ahead.
+    A router refuses earlier seconds until its latest structure ends. It refuses structures that end too far ahead.
     """
     publications = (each.publication for each in farm.masters.values())
     is_later = any(each is not None and each.published_s >= now_s for each in publications)
@@ -97,7 +97,7 @@ def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> Fa
 
 
 def _without_owners(kafka: KafkaClients) -> KafkaClients:
-    """Return the tables without owners, whose names are hashes with the old cluster id; the next entry names each."""
+    """Return the tables without owners, which are hashes with the old cluster id; the next entry sets the owner."""
     producers = {each: replace(producer, principal="") for each, producer in kafka.producers.items()}
     groups = {each: replace(noted, principal="") for each, noted in kafka.groups.items()}
     return replace(kafka, producers=producers, groups=groups)

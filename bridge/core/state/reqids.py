@@ -72,7 +72,7 @@ def request_text(reqid: bytes) -> str:
 
 
 def reqid_in(request: str | None) -> bytes | None:
-    """Return the reverse of `request_text`; None for any other text, also for another spelling of a reqid."""
+    """Parse the result of `request_text`; return None for any other text, also for a reqid in another spelling."""
     if request is None or not request.startswith(_MARK) or len(request) != len(_MARK) + 2 * REQID_BYTES:
         return None
     try:
@@ -240,7 +240,7 @@ class Reqids:
             table.expire_until(second)
 
     def dump(self) -> bytes:
-        """Return all of it, for a snapshot; empty without an update."""
+        """Return the bytes of all tables, for a snapshot; empty without an update."""
         if not self._skipped and all(len(each) == 0 and each.floor == _NO_FLOOR for each in self._tables.values()):
             return b""
         with_authors = any(each.has_authors for each in self._tables.values())
@@ -255,7 +255,7 @@ class Reqids:
 
     @classmethod
     def load(cls, data: bytes, limit: int = REQIDS_MAX, skipped_max: int = SKIPPED_MAX) -> "Reqids":
-        """Return the reverse of `dump`, under the same limits; raise `ReqidTableError`. Empty bytes: no update yet."""
+        """Load the result of `dump`; raise `ReqidTableError`. Empty bytes: no update yet."""
         made = cls(limit, skipped_max)
         if not data:
             return made

@@ -5,8 +5,8 @@ That applies only to requests without effect: a submission without a reply is ne
 `ControlError`, whose text an operator can act on.
 
 Before a request on a socket, `bridge.node.control.connections` checks the user of the listening process. The process
-must belong to this user or to root, or for root to the user of the packages' service. So no other user can offer a
-false socket and read the requests.
+must belong to this user or to root. If this user is root, it may also belong to the user of the packages' service. So
+no other user can offer a false socket and read the requests.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -136,8 +136,8 @@ class ControlClient:
     async def submit(self, entry: bytes, request: str | None = None) -> SubmitAnswer:
         """Submit one application entry; return the outcome, also of a refusal. Raise `ControlError` without a reply.
 
-        With the same `request` (a request id) it is applied once, even if it is submitted again or through another
-        node.
+        Entries with the same `request` (a request id) are applied once, even if they are submitted through several
+        nodes.
         """
         target = _target(routes.SUBMIT, {"request": request} if request else {})
         status, body = await self.request("POST", target, entry)

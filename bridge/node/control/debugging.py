@@ -170,7 +170,7 @@ def _waiting_frames(coroutine: object) -> tuple[str, ...]:
 
 
 def _frames(frame: FrameType | None) -> tuple[str, ...]:
-    """Return the innermost frames, the outermost of them first."""
+    """Return a limited number of the innermost frames, the outermost of these first."""
     found = list[str]()
     while frame is not None and len(found) < DEPTH_MOST:
         found.append(_place(frame.f_code, frame.f_lineno))

@@ -1,7 +1,7 @@
 """Handlers of the requests about one node, its farm and its log.
 
 Reads go by position (`bridge.api.trace`), so a slow reader does not hold resources here. The view is built for each
-request, from the present state of the cores. The same view feeds the terminal, `--json` and the metrics.
+request, from the present state of the cores.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -89,8 +89,7 @@ class FarmAdmin:
         """Set the sources of replies.
 
         `stuck` returns the failures of this process that a restart would repair, as text. `last_verdict` returns the
-        verdict of the node's last check. Health probes use it, because building a view for each probe would be too
-        expensive.
+        verdict of the node's last check, for health probes: building a view for each one would be too expensive.
         """
         self._make_view = make_view
         self._trace = trace
@@ -315,7 +314,7 @@ class FarmAdmin:
         """Have an operator's command committed; raise `Refused` with the reason if it is ineffective."""
         commands, need = await self._checked(command)
         if need is not None:
-            # The views before and after the handover and the raise differ.
+            # Each step takes time and changes the farm's state, so the command is checked again.
             farm = self._current.required()
             await lead(farm, self.transfer)
             await self._checked(command)

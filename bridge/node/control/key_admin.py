@@ -6,9 +6,9 @@ The *ring* is the set of gossip keys that a node has.
     StaticKeyAdmin   without gossip (`transport = "i2p"`): the ring is the content of each node's farm key file. The
                      operator distributes a changed file; a refused request lists the steps
 
-Gossip's key manager requires running members to confirm each step. In replies and refusals, these handlers show the
-names of members instead of their ids. A stopped node still has its earlier keys. If these keys are removed, no member
-can open its messages after its return. So a removal is refused while nodes are down, unless it is forced.
+With gossip, the running members must confirm each step. In replies and refusals, these handlers show the names of
+members instead of their ids. A stopped node still has its earlier keys. If these keys are removed, members cannot open
+its messages when it returns. So a removal is refused while nodes are down, unless it is forced.
 """
 
 from abc import ABC, abstractmethod
@@ -262,8 +262,8 @@ class GossipKeyAdmin(KeyAdmin):
     def _require_majority(self) -> None:
         """Raise `Refused` unless gossip reaches a majority of the voters: the others would keep the old keys.
 
-        Before the farm is created, the nodes that create it count. Two parts of a farm with different keys do not find
-        each other again. `force` does not skip this check.
+        Before the farm is created, the nodes that create it count. Parts of a farm with different keys never find each
+        other again. So `force` does not skip this check.
         """
         self._require_membership()
         view = self._make_view()

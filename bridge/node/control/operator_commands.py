@@ -1,4 +1,4 @@
-"""Operators' commands to the farm, given to a node: resolved, submitted, and answered with their result.
+"""Operators' commands to the farm: a node resolves names, submits the entry, and replies with the result.
 
     {"exclusion": {"hash": ADDRESS, "excluded": true}}      a leaf is not listed, or listed again
     {"cost": {"hash": ADDRESS, "factor": 1.5}}              the cost of a leaf changes
@@ -241,7 +241,7 @@ class OperatorCommands(Struct, frozen=True):
         return None
 
     def _server_named(self, name: str) -> int:
-        # Retired and evicted identities keep their names in the log: a member has its name before them.
+        # Retired and evicted identities keep their names in the log, so the member with this name is searched first.
         for server_id, admitted in sorted(
             self._state.admitted.items(), key=lambda each: (str(each[0]) != name, not each[1].is_member, -each[0])
         ):

@@ -14,8 +14,7 @@ closed, or on request until the user removes it, and sends it as every client do
 
 The page's policy (CSP) permits its one script and one style, by their SHA-256, and connections to this endpoint; no
 other resource, frame or form. Names from nodes, routers or clients are put into the page as text, never as HTML. Charts
-are plain SVG: strips and tables are drawn in the same way, and a library would be larger than the whole script. Words
-and their explanations come from the glossary.
+are plain SVG: strips and tables are drawn in the same way, and a library would be larger than the whole script.
 """
 
 import re
@@ -37,7 +36,7 @@ from bridge.node.control.routes import Answer, Call
 PAGE_TYPE: Final = "text/html; charset=utf-8"
 SCRIPTS: Final = ("elements.js", "charts.js", "cards.js", "live.js")
 _SHARED: Final = "const SHARED = {};"
-"""The place in the script where texts that other surfaces also use are inserted."""
+"""The place in the script for texts that other surfaces also use."""
 _INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 _WORD: Final = re.compile(r"^\| \*\*([^*|\n]+)\*\* \|(?:[^|\n]*\|)*? ([^|\n]+) \|$", re.MULTILINE)
 _LINK: Final = re.compile(r" ?\[[^\]]+\]\([^)]+\)")

@@ -61,7 +61,7 @@ class Call(Struct, Generic[B], frozen=True):
 
     @property
     def is_check(self) -> bool:
-        """True if an order is only checked: a user must not confirm an order that would be refused."""
+        """True if an order is only checked, so that a user does not confirm an order that would be refused."""
         return self.numbers["check"] > 0
 
 

@@ -35,7 +35,7 @@ RECEIVE_BYTES = 16 * 1024
 LOG = logging.getLogger(__name__)
 
 CLOSE_S = 1.0
-"""Seconds that the end waits for the removal of the socket's file."""
+"""Seconds that a stopping server waits for the removal of the socket's file."""
 _READING = frozenset({b"GET", b"HEAD"})
 
 
@@ -201,7 +201,7 @@ class ControlServer:
 
     async def _converse(self, stream: trio.abc.Stream, client: _Client | None) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
-        # A client without a valid token must not keep a place as long as a known client.
+        # A client without a valid token must not keep its place for as long as a client with a token.
         timeout_s = self._limits.idle_s if client is None else self._unproven_s
         for remaining in range(self._limits.requests_per_connection, 0, -1):
             with self._body() as body:
@@ -281,7 +281,7 @@ class ControlServer:
         timeout_s: float,
         body: bytearray,
     ) -> Request | None:
-        """Return the next complete request, its body also in `body`; None if the client has gone or sends nothing.
+        """Return the next complete request, its body also in `body`; None if the client hung up or sends nothing.
 
         Without rights only the head of a request is read.
         """

@@ -116,7 +116,7 @@ class EventStream:
     async def _changed_take_over(self, page: EventPage) -> bytes:
         """Return the take-over as an event, if the events of this page change it.
 
-        The events are read again: a client that continues with a later cursor has not received the first ones.
+        Read the events again, because a client that continues with a later cursor lacks the first ones.
         """
         if self._take_over is not None and not changes_take_over(page.events):
             return b""

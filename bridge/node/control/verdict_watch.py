@@ -36,7 +36,7 @@ LOOK_S: Final = 1.0
 REST_S: Final = 10.0
 """Longest time between checks; `SHARE` makes it longer if a check takes more than a tenth of a second."""
 SHARE: Final = 100
-"""The inverse of the share of time for checks."""
+"""The pause after a check is this multiple of its duration."""
 STUCK_S: Final = 30.0
 
 

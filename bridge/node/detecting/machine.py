@@ -40,7 +40,7 @@ _ANY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with listeni
 
 
 class Unread(Struct, frozen=True):
-    """A path that was not read, the reason, and a command that corrects this if one is known."""
+    """A path that was not read, the reason, and a command that corrects the problem, if one is known."""
 
     path: Path
     reason: str
@@ -170,7 +170,7 @@ class MachineFiles:
         self.unread[path] = Unread(path, reason, action)
 
     def _action(self, path: Path) -> str:
-        """Return the advice to use `sudo`, or to join the group of the closed directory or file if it may read."""
+        """Return the advice to use `sudo`, or to join the group of the directory or file if that group may read it."""
         as_root = "run this command with `sudo`"
         for each in reversed((path, *path.parents)):
             try:

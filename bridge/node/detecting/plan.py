@@ -86,7 +86,7 @@ def is_one_service(tunnels: Sequence[FoundTunnel]) -> bool:
 def named_tunnels(
     router: FoundRouter, names: Sequence[str], masters: Collection[str], leaves: Collection[str]
 ) -> tuple[FoundTunnel, ...]:
-    """Return the tunnels with these names that are not leaves yet; raise PlanError with the reason against one."""
+    """Return the tunnels with these names, without existing leaves; raise PlanError if one cannot be chosen."""
     known: dict[str, FoundTunnel] = {}
     for each in router.tunnels:
         known.setdefault(each.tunnel.name, each)

@@ -55,7 +55,7 @@ class Switch:
 
     path: Path
     real: Path
-    """The place of the file for this process."""
+    """The path of the file for this process."""
     services: tuple[str, ...]
     """The services that the file switches off; empty if only the restart is missing."""
     links: tuple[Link, ...]

@@ -34,7 +34,7 @@ from gossip.node import endpoint, known_keyring
 
 PYTHON_LEAST = (3, 11)
 RELEASED_S = 1_760_000_000
-"""Seconds; a clock before this time (October 2025) is wrong: this software did not exist."""
+"""Unix seconds in October 2025. An earlier clock is wrong, because this software did not exist."""
 DISK_PROBLEM_BYTES = 64 * 1024 * 1024
 DISK_WARNING_BYTES = 512 * 1024 * 1024
 JAVA_LEAST = 17

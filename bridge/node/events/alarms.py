@@ -1,10 +1,10 @@
 """The active alarms of a node: set once, shown until their cause is gone.
 
 `bridge.api.alarms` declares the kinds with their severities, remedies and delays; the part of the node that sets an
-alarm adds the text. Setting an alarm again with the same text is ignored; another text replaces the first. Each
-start and end is also an event of the trace, so past alarms can be read there. If two texts differ only in a measured
-figure (`213 ms`), the second replaces the first without an event. Such a figure changes at each check, and would fill
-the trace and the node's log. The declared kinds bound the set of alarms.
+alarm adds the text. Setting an alarm again with the same text is ignored; another text replaces the first. Each start
+and end is also an event of the trace, so past alarms can be read there. If two texts differ only in a measured figure
+(`213 ms`), the second replaces the first without an event: such a figure changes at each check, and would fill the
+trace and the node's log. The declared kinds limit the number of alarms.
 
 If several parts of the node have the same problem, they share one alarm. It is active while any of them has a cause,
 and its text has all causes.
@@ -41,7 +41,7 @@ class Alarms:
         """Time of the first cause since the last absence, in seconds, by kind of alarm with a delay."""
 
     def set(self, alarm: AlarmType, text: str, action: str | None = None, *, period_s: float = 0.0) -> None:
-        """Show an alarm from now on, with its remedy unless the situation needs another `action`.
+        """Activate an alarm, with its declared remedy, or with `action` if the situation needs another one.
 
         `period_s` is the reporting period, if the alarm's delay applies.
         """
@@ -57,7 +57,7 @@ class Alarms:
             self._trace.append(ALARM_RAISED, {"alarm": kind, "text": text})
 
     def restart_delay(self, alarm: AlarmType) -> None:
-        """Restart the delay of an alarm, unless the alarm is shown."""
+        """Restart the delay of an alarm, unless the alarm is already active."""
         if alarm.kind not in self._active:
             self._since_s.pop(alarm.kind, None)
 

@@ -51,7 +51,7 @@ class ServiceManager:
         self._send("READY=1")
 
     def stopping(self) -> None:
-        """Report that the node begins its regular end."""
+        """Report that the node begins to stop."""
         self._send("STOPPING=1")
 
     async def run(self, stuck: Callable[[], Collection[str]], status: Callable[[], str]) -> None:
@@ -82,7 +82,7 @@ class ServiceManager:
 
 
 def _address(value: str) -> str | None:
-    """Return the path, or a name of Linux' abstract space, whose `@` becomes a zero byte."""
+    """Return the path, or a name in Linux's abstract namespace, with a zero byte in place of `@`."""
     if not value.startswith(("/", "@")) or len(os.fsencode(value)) > ADDRESS_LIMIT_BYTES:
         return None
     return "\0" + value[1:] if value.startswith("@") else value

@@ -8,8 +8,8 @@ The file (mode 0600) contains hashes of secrets, ids, names and dates: its reade
 to the identity that signed the request. If its connection breaks, the same identity can repeat the request until the
 invitation expires or is revoked. Other identities cannot redeem a spent token.
 
-Dates come from this machine's clock. If the clock falls behind, the dates continue from the latest known date with the
-monotonic time. So setting the clock back does not extend an invitation's lifetime while the node runs.
+Dates come from this machine's clock. If the clock is set back, dates continue from the latest known date by the
+monotonic clock. So this does not extend an invitation's lifetime while the node runs.
 """
 
 import os
@@ -59,7 +59,7 @@ class Use(Struct, frozen=True, rename="camel"):
     name: str
     time_ms: _Milliseconds
     settled: bool = False
-    """True after its admission, after the time for it, or after a revocation."""
+    """True after the admission, after the time for an admission, or after a revocation."""
 
 
 class Invitation(Struct, frozen=True, rename="camel"):

@@ -145,7 +145,10 @@ class FarmListener:
             await self._listener.run(self._bound)
 
     async def _watch_level(self) -> None:
-        """Clear the alarm when the level suffices: a refused client may never return to clear it."""
+        """Clear the alarm when the level suffices.
+
+        A refused client may never return, so its request cannot clear the alarm.
+        """
         while True:
             farm = await self._current.founded()
             if farm.state.level >= KAFKA_LEVEL:

@@ -99,7 +99,7 @@ def epoch_of(term: int) -> int:
 
 
 def timestamp_of(index: Index, applied_state: AppliedState) -> int:
-    """Return log time at the entry, or Kafka's value for an unknown time if it is too long ago."""
+    """Return log time at the entry; for entries that are too old, Kafka's value for an unknown time."""
     log_time_ms = applied_state.moments.time_at(index)
     return NO_TIMESTAMP if log_time_ms is None else log_time_ms
 

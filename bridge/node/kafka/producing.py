@@ -10,10 +10,10 @@ The record's value is committed. If the batch has a producer id, `request` is ad
 record's key, headers and timestamp are dropped, since an entry does not have them.
 
 *Exactly once.* The table of producers in the farm's state (`bridge.core.state.kafka_clients`) decides for all nodes
-alike. It is queried here first, so that most repetitions do not make a second entry; the table skips the others. This
-node may lag the leader: any result except new and duplicate is checked again after a read barrier. A producer belongs
-to the user that started it. Batches of another user under its id are refused, here and by the state machine. Batches of
-one producer are processed one by one.
+alike. This module queries the table first, so that most repetitions do not make a second entry; the table skips the
+others. This node may lag the leader, so it checks any result except new and duplicate again after a read barrier. A
+producer belongs to the user that started it. Batches of another user under its id are refused, here and by the state
+machine. Batches of one producer are processed one by one.
 
 *Partial batches.* A batch is submitted in pieces, and a part of a canceled batch may be committed. When the batch is
 repeated, its known records are skipped. Its records are then not adjacent, and the reply has the position of the first.
@@ -60,7 +60,7 @@ class Producing:
         self._users = users
         self._alarms = alarms
         self._batches_of: dict[int, trio.Lock] = {}
-        """By producer id, held while one of its batches is in progress."""
+        """Locks by producer id, each held while a batch of its producer is in progress."""
         self._pending_bytes = 0
         """Bytes of the record values of batches in progress."""
         self.counters: Counter[TopicEvent | ProduceRefusal] = Counter()

@@ -55,7 +55,8 @@ SERVERS_MAX = 9
 REPORTING_PERIOD_MS = 2_000
 PORT_LIMIT = 65_535
 PORTS = range(20_000, 32_000)
-"""New ports. The system takes ports of connections from 32,768 on: they could get the port of a node that restarts."""
+"""The range of new ports. The system uses ports from 32,768 on for connections, which could take the port of a
+restarting node."""
 PORT_ATTEMPTS = 100
 SEGMENT_BYTES = 4 * 1024 * 1024
 

@@ -121,7 +121,7 @@ async def _until(predicate: Callable[[], bool]) -> None:
 
 async def start_bridge(nursery: trio.Nursery) -> LeafServices:
     """Start the bridge in the nursery: on its own port, or on a free one."""
-    # As with a Java router, a client learns that a stream has reached the leaf before it sends its request.
+    # Like a Java router, confirm a stream only after it has reached the leaf.
     network = LoopbackNetwork(java_like=True)
     try:
         bridge = await nursery.start(serve_loopback_bridge, network, BRIDGE_PORT)

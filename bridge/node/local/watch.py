@@ -54,7 +54,7 @@ class LocalWatch:
         self._client = client
         self._views: dict[str, FarmView] = {}
         self._by_hand: dict[str, int] = {}
-        """The last process that an operator started to replace an ended one, by the node's name."""
+        """By the node's name, the last process that an operator started in place of an ended one."""
         self._event_sink, self.events = trio.open_memory_channel[TraceEvent](EVENTS_BUFFERED)
         self._started_ns = time.time_ns()
 
@@ -99,8 +99,8 @@ class LocalWatch:
     def published(self) -> Published | None:
         """Return the latest verified structure of this run that covers every healthy destination. Reads files.
 
-        Return None without one, or while a router's healthy destination is not in it yet. A structure of an earlier run
-        does not prove that this run publishes.
+        Return None without one, or while it lacks a router's healthy destination. A structure of an earlier run does
+        not prove that this run publishes.
         """
         view = best_view(self.picture())
         if view is None or len(view.reports) < len(self._children):
@@ -163,7 +163,7 @@ class LocalWatch:
 
 
 async def _still_there(client: ControlClient, last: TraceEvent) -> bool:
-    """Return True if the node there is the sender of `last`, False after its restart."""
+    """Return True if this node sent `last`, False after a restart of the node."""
     page = await client.events(last.cursor, wait_ms=0)
     return last in page.events
 

@@ -45,7 +45,7 @@ from gossip.node import LanInterface, endpoint
 
 LOOK_EVERY_S: Final = 5.0
 LOOKS: Final = 2
-"""Checks in a row without the address: the renewal of a lease may remove it for a moment."""
+"""Number of checks in a row without the address: the renewal of a lease may remove it for a moment."""
 WAIT_ACTION: Final = "restore the network of this machine: this node uses its new address without a restart"
 
 Value = TypeVar("Value")
@@ -78,11 +78,11 @@ class AddressWatch:
         self._alarms = alarms
         self._network = network or Network()
         self._used: Mapping[str, Address] | None = None
-        """Addresses by setting; None before the first look."""
+        """Addresses by setting; None before the first check."""
         self._missed = 0
 
     async def run(self) -> None:
-        """Look until canceled; raise `AddressChangedError`."""
+        """Check periodically until canceled; raise `AddressChangedError`."""
         while True:
             with suppress(OSError):  # If no descriptor is free for the query, the next check reads the addresses.
                 self.check(await trio.to_thread.run_sync(self._network.interfaces))
@@ -181,7 +181,7 @@ def chosen_anew(configuration: NodeConfiguration, network: Network | None = None
 
 
 def _may_follow(old: ChosenAddress, new: ChosenAddress) -> bool:
-    """Return False for a move from a LAN to another network: the node would stay there when the LAN returns."""
+    """Return False for a move from a LAN to another network: the node would not move back when the LAN returns."""
     return reach_of(new.interface) is Reach.LAN or reach_of(old.interface) is not Reach.LAN
 
 

@@ -11,7 +11,7 @@ deleted. Retired and evicted identities are kept in the same way. So handshakes 
 
 A member's notice of this node's Raft id is stored separately from the log's admissions. The announced id is
 provisional: the log replaces it, and before there is a log, a later notice replaces it. The id in the log is used after
-the identity has come alive under it (`own`). While a node replays its log, it may apply a lapsed admission first, and
+the identity has come alive under it (`own`). A node that replays its log may apply an admission that lapsed later, and
 must not use the lapsed id.
 
 Members do not send Raft ids to founders. A founder without a record of the founding has lost its promise and its vote,
@@ -117,7 +117,7 @@ class AdmissionStore:
                 chain, shown = chain_of(admitted, own_id, self._cluster_id), (own_id, row.entry)
             if (servers, out, chain, own) != (self._servers, self.out, self.chain, self._own):
                 await self._note(servers, out, chain, self._announced, own)
-            if applied_state.state.applied_index == seen:  # Otherwise entries were applied during the write.
+            if applied_state.state.applied_index == seen:  # Wait only if no entries were applied during the write.
                 await applied_state.news()
 
     async def _note(

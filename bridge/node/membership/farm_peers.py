@@ -1,19 +1,19 @@
-"""The directory of peers for handshakes of the Raft port: it accepts or refuses their claims.
+"""The directory of peers for handshakes on the Raft port: it accepts or refuses the ids that peers claim.
 
     key of the proof ──▶ NodeId ──▶ evicted or retired?              refused, regardless of other proofs
                                ├──▶ founding, log, admissions.json: is the Raft id bound to another identity?
                                └──▶ a removed server outside the group?   refused in the role of a server
 
-A holder of a copied key file may only connect as a client and introduce itself. A Raft id needs the identity in the
-founding or in an admission of the log. Before this node knows its farm it refuses claims of a Raft id with
-`Fault.BUSY`, and its peers try again.
+A holder of a copied key file may only connect as a client and introduce itself. To use a Raft id, a peer needs the
+identity that the founding or an admission in the log binds to this id. Before this node knows its farm it refuses
+claims of a Raft id with `Fault.BUSY`, and its peers try again.
 
 The log of this node may be incomplete. So it accepts an unknown Raft id if the handshake brings a chain of signed
 admissions that leads from a founder to that identity (`admission_chain`). The log's data on an id or identity takes
 precedence.
 
-A removed server may act as a server while the group needs its vote and its entries. An evicted server may not. An
-accepted peer is judged again when the log changes the grounds of the verdict (`follow`).
+A removed server may act as a server while the group needs its vote and its entries. An evicted server may not. When the
+log changes the data that verdicts depend on, accepted peers are judged again (`follow`).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -32,7 +32,7 @@ from gossip.node import NodeIdentity
 from gossip.wire import node_id_of
 
 IDS_AHEAD_MAX = 256
-"""Limit for the distance of an id proven by a chain of admissions from the highest known Raft id.
+"""A Raft id proven by a chain of admissions may exceed the highest known Raft id by this number.
 
 A leader with `admit = "all"` admits one identity in 30 s, so a node that missed two hours still accepts the next ids.
 """
@@ -43,8 +43,8 @@ UNNAMED_OF_SIGNER_MAX = 64
 class KnownFarm(Struct, frozen=True):
     """This node's data on members, after it knows its farm.
 
-    During replay `admissions.json` lists evicted members before the log contains the members that they admitted. These
-    admitted members are accepted, because the file lists them, too: `AdmissionStore` writes both in one step.
+    During the replay of the log, `admissions.json` already lists an evicted member as evicted. The members that it had
+    admitted are still accepted, because the same file lists them (`AdmissionStore` writes both in one step).
     """
 
     founding: Founding
@@ -97,8 +97,8 @@ class KnownFarm(Struct, frozen=True):
     def may_send_keys(self, node_id: bytes) -> bool:
         """Return True if this identity may announce gossip keys: the farm admitted it.
 
-        The farm's data on disk counts until the log is replayed. Otherwise a copied key could announce keys to every
-        restarting node, which would pass them on under its own signature.
+        Until the log is replayed, the farm's data on disk decides. Otherwise the holder of a copied key file could
+        announce keys to a restarting node, which would pass them on under its own signature.
         """
         if node_id in self.admissions.out:
             return False
@@ -118,18 +118,18 @@ class KnownFarm(Struct, frozen=True):
         return max((*self.applied_state.state.admitted, *self.group()), default=0)
 
     def grounds(self) -> tuple[object, ...]:
-        """Return the changing data that verdicts depend on: equal grounds, equal verdicts."""
+        """Return the changing data that verdicts depend on. Equal data cause equal verdicts."""
         state = self.applied_state.state
         table = frozenset((number, each.node_id, each.key, each.standing) for number, each in state.admitted.items())
         return table, self.admissions.out, frozenset(number for number in state.removed if self.is_removed(number))
 
 
 class _Vouched:
-    """Identities that each signer has admitted under Raft ids beyond this node's log."""
+    """Identities that each signer has admitted under Raft ids that this node's log does not contain yet."""
 
     def __init__(self) -> None:
         self._of: dict[bytes, dict[int, bytes]] = {}
-        """Identities by signer and id; the least recently shown id is first."""
+        """Identities by signer and Raft id, ordered by the last handshake with this id."""
 
     def take(self, signer: bytes, server_id: int, node_id: bytes) -> bool:
         """Store an admission; return False if the signer has admitted another identity under this id."""
@@ -152,7 +152,7 @@ class _Vouched:
 
 
 class FarmPeers:
-    """The directory of one node, without a `farm` until the node knows its farm."""
+    """The directory of one node. Without a `farm`, the node does not know its farm yet."""
 
     def __init__(self, identity: NodeIdentity, farm: KnownFarm | None) -> None:
         """Start with the stored data of the farm, if any."""
@@ -171,7 +171,7 @@ class FarmPeers:
         return self._identity.key.sign(data)
 
     def admissions(self) -> tuple[bytes, ...]:
-        """Return the proof of this node's admission for peers that lack it."""
+        """Return the proof of this node's admission, for peers whose log does not contain it yet."""
         return () if self.farm is None else self.farm.admissions.chain
 
     def judge(self, claim: Claim) -> Refusal | None:
@@ -192,7 +192,7 @@ class FarmPeers:
     def voucher_of(self, claim: Claim) -> bytes | None:
         """Return the identity that vouches for an accepted claim; None without a claimed id, or if its holder is known.
 
-        When the log contains the new server, its connections count against its own limits.
+        The connections of the new server count against the limits of this identity until the log contains the server.
         """
         if self.farm is None or claim.server_id is None or self.farm.holder_of(claim.server_id) is not None:
             return None
@@ -205,7 +205,7 @@ class FarmPeers:
     def may_send_keys(self, node_id: bytes) -> bool:
         """Return True if this identity may announce gossip keys.
 
-        Before a node knows its farm, no node is admitted: a signing identity may become a founder, and is accepted.
+        Before a node knows its farm, it accepts every identity, because each may become a founder.
         """
         return self.farm is None or self.farm.may_send_keys(node_id)
 
@@ -223,7 +223,7 @@ class FarmPeers:
         refused: dict[Claim, bool] = {}
         while True:
             # Each entry wakes this task, and checking a chain may verify sixteen signatures. So verdicts are kept while
-            # the grounds are equal.
+            # the data are equal.
             before = refused if grounds == (now := farm.grounds()) else {}
             grounds, refused = now, {}
             end_connections(partial(self._is_refused, before, refused))
@@ -287,7 +287,7 @@ def _flaw_of(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, s
         return flaw
     highest = farm.highest_id()
     if server_id > highest + IDS_AHEAD_MAX:
-        # The log of a new node is empty, but a member has announced the node's own id to it.
+        # The log of a new node is empty, but a member has sent the node its own id.
         highest = max(highest, farm.admissions.own_id or 0)
     if server_id > highest + IDS_AHEAD_MAX:
         return (
@@ -302,7 +302,7 @@ def _flaw_of(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, s
 
 
 def _is_void(farm: KnownFarm, author: bytes) -> bool:
-    """Return True if this node's log has all valid admissions by this identity: it is out, or was removed."""
+    """Return True if this identity can no longer admit servers, because it is evicted, retired or removed."""
     server_id = farm.raft_id_of(author)
     return farm.expulsion(author) is not None or (server_id is not None and farm.is_removed(server_id))
 

@@ -4,7 +4,7 @@
                                        ├──▶ Advertise ──▶ this node's gossip metadata
                                        └──▶ Founded | KnowsCluster ──▶ `until_settled` returns
 
-The file is in the same directory as the identity key: the safety argument of `formation` needs both files or neither.
+The file is in the directory of the identity key: `formation` is safe only if a node keeps both files or loses both.
 """
 
 import time
@@ -53,7 +53,8 @@ FILE_NAME = "formation.json"
 RECOVERY_FILE_NAME = "formation.recovering.json"
 """The new formation file while `recover` writes it. While it exists, the log in the directory is unreliable."""
 IGNORED_NOTED_MAX = 64
-"""Limit for members with an event of the trace, once each: a holder of the farm key can invent foundings."""
+"""Limit for the members whose ignored foundings are reported, once each: a holder of the farm key can invent
+foundings."""
 
 
 class UnusableFormationError(Exception):
@@ -235,7 +236,7 @@ class Forming:
                 self.outcome = effect
                 self._settled.set()
             case Alarm() | FormationRefused():
-                pass  # Active alarms are read from the core after each step; a refusal is the reply to its request.
+                pass  # Ignored here: the core has the active alarms, and a refusal is the reply to a request.
             case _:
                 assert_never(effect)
         return []
@@ -251,5 +252,5 @@ class Forming:
 
 
 def _now_ms() -> int:
-    # Rounded up: a wake-up at a deadline must not read as one millisecond before it.
+    # Rounded up, so that a wake-up at a deadline is not one millisecond before it.
     return int(trio.current_time() * 1000 + 0.999)

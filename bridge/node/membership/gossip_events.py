@@ -96,7 +96,7 @@ class GossipEvents(Struct, frozen=True, kw_only=True):
             await self._take(numbered.event)
             lost += numbered.lost
             if events.has_more and not lost:
-                continue  # all members are read once, after the last event
+                continue  # read all members only after the last event
             if lost and agent.describe().core.halted:
                 raise NodeStopped(_HALTED)
             members, peers = agent.counts
@@ -162,7 +162,7 @@ async def sample_round_trips(provider: MembershipProvider, durations: Histogram)
 async def wait_for_conflicts(
     provider: MembershipProvider, member_directory: MemberDirectory, settings: NodeConfiguration
 ) -> None:
-    """Wait long enough for a reply of a conflicting instance; return immediately before the first storage exists."""
+    """Wait long enough for a reply of a conflicting instance; without a storage, return immediately."""
     if settings.gossip is None or not await trio.Path(settings.state_dir / STORAGE_NOTE).exists():
         return
     period_s = gossip_options(settings.gossip).gossip_period_ms / 1000

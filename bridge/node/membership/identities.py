@@ -11,7 +11,7 @@ members; each replies with the new key sealed for it, signed.
 
 One reply is not proof. In this node's old log an evicted node is still a member, and could offer its own key. So a key
 is accepted only if a majority of the other known voters, and at least two, vouch for the same key. If that is
-impossible, the operator brings the key file (`docs/how-to/stolen-node.md`).
+impossible, the operator must copy the key file (`docs/how-to/stolen-node.md`).
 
 *Connections.* The Raft port checks credentials only when a connection opens. So shortly after an era begins, all older
 connections are closed, and members connect again. With the transport `i2p` gossip does not distribute keys, so an era
@@ -142,8 +142,8 @@ class Identities:
     async def _begin_era(self, group: Group, keyring: Keyring, content: EraKey) -> None:
         if content.era <= keyring.era:
             return
-        # One server sets the start of the new key's use. The era begins even if that server fails; keyrings of members
-        # that replace it are merged.
+        # One server chooses the time of the new key's first use. If that server fails, others choose it, and their
+        # keyrings merge.
         latest = ClockBound(clock_ms()).at(0)
         await group.change_keyring(keyring.rekeyed(content.key, content.era, content.used_at, latest))
         self._offers.clear()

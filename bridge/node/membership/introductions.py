@@ -3,9 +3,9 @@
     seeds and known members ──▶ a connection periodically, and after changes ──▶ X-Garlic-Introduction
     Raft's own connections, both ways ─────────────────────────────────────────▶ the same header
 
-With `transport = "i2p"` servers exchange only the Garlic Farm protocol. Its handshake carries the data of gossip, after
-the password: each side's signed description (name, endpoint, formation, admitted new nodes) and its copies of others. A
-connection made only for introductions is closed after the handshake. Liveness follows from introductions and from
+With `transport = "i2p"` servers exchange only the Garlic Farm protocol. After the password, its handshake carries the
+data of gossip: each side's signed description (name, endpoint, formation, admitted new nodes) and its copies of others.
+A connection made only for introductions is closed after the handshake. Liveness follows from introductions and from
 Raft's connections (`bridge.core.membership.connection_membership`).
 
 For the rest of the node introductions replace gossip (`membership_provider`). They do not change keys or send queries.
@@ -60,7 +60,7 @@ class IntroductionDrop(CountedDrop):
 
 
 class Others(Struct, frozen=True, kw_only=True):
-    """The node's data on others from other sources than introductions."""
+    """Data on other nodes from other sources than introductions."""
 
     settled: Callable[[], bool] = lambda: False
     """Returns True if the farm exists: until then introductions are sent more often."""
@@ -99,7 +99,7 @@ class Introductions:
         self._changed = trio.Event()
         self._received, self._sent, self._refused = 0, 0, 0
         self._adopting: int | None = None
-        """The generation that other nodes know of this node; the next one must be greater."""
+        """The generation of this node in other nodes' records; the next generation must be greater."""
         self._leaving, self._departed = trio.Event(), trio.Event()
 
     # -- replacement of gossip -----------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ class Introductions:
         self._departed.set()
 
     def _contacts(self, others: Others) -> set[PeerAddress]:
-        # All nodes may have the same list of seeds.
+        # All nodes may have the same list of seeds, so this node can be one of them.
         return {*self._seeds, *others.addresses()} - {self._advertised, *others.avoided()}
 
     async def _visit(self, dialer: Dialer, others: Others, address: PeerAddress, visited: set[PeerAddress]) -> None:

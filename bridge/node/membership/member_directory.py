@@ -7,8 +7,8 @@
     Reconciling ───────┘    (admissions, while this node leads)
 
 Metadata is decoded once for each incarnation of a member. A member with unreadable metadata is known to gossip but not
-to the farm: it is counted and omitted here. The parts of this node change one shared copy of its own metadata, and each
-change announces the whole copy. So one part cannot overwrite the data of another.
+to the farm: it is counted and omitted here. The parts of this node change one shared copy of its own metadata, so one
+part cannot overwrite the data of another. Each change announces the whole copy.
 """
 
 from collections.abc import Callable, Iterable
@@ -60,10 +60,7 @@ class MemberDirectory:
         self._notify()
 
     def learn(self, info: NodeInfo, status: Status, *, equivocates: bool = False) -> None:
-        """Apply gossip's data on one member.
-
-        A full refresh at each change would take time quadratic in the number of members.
-        """
+        """Apply gossip's data on one member: a `refresh` at each change would take quadratic time in a large group."""
         self._take(info, status, equivocates=equivocates)
         self._notify()
 

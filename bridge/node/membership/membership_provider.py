@@ -181,7 +181,7 @@ def _introductions(
     period_s, hurried_s = profile_of(consensus.timing).introduce_s
     own = NodeInfo(
         node_id=identity.node_id,
-        # A description needs a numeric address. The advertised endpoint, which may be a name, is in the metadata.
+        # A description needs a numeric address; the metadata has the advertised endpoint, which may be a name.
         address=Address(consensus.bind.host, consensus.bind.port),
         incarnation=Incarnation(generation, 0),
         capacity=DEFAULT_CAPACITY,

@@ -10,8 +10,8 @@ its Raft port first, and must prove its Raft id by a chain of signed admissions 
 
 Such a proof does not show later evictions: an evicted member can still announce a wrong id. A wrong id only delays this
 node, because no server of the farm exchanges messages with a node under a wrong id. While its server has stored
-nothing, the node looks for another proven notice and restarts its server under that id. It waits twice as long each
-time. With a log, the log alone counts, and a storage with any entry never serves a second id (`replica`).
+nothing, the node looks for another proven notice and restarts its server under that id. The wait before each restart
+doubles. Once there is a log, only the log counts, and a storage with an entry never serves a second id (`replica`).
 """
 
 from collections.abc import Callable
@@ -102,7 +102,7 @@ class OwnRaftId:
                 continue
             await trio.sleep(self._pause_s)
             notice = await self._proven(self._notices(server_id))
-            # Checked again: the log may have arrived during the calls.
+            # Check again, because the log may have arrived during the calls.
             if notice is not None and not has_stored() and not self._has_log(applied_state):
                 self._pause_s = self._backoff.next_s()
                 await self._notes.store_announced(notice)
@@ -111,7 +111,7 @@ class OwnRaftId:
         return applied_state.state.applied_index > 0 or self._notes.raft_id_of(self._notes.node_id) is not None
 
     def _notices(self, besides: int | None) -> list[Notice]:
-        """Return members with announced ids, without `besides`, ids with an owner, and retired or evicted members."""
+        """Return members that announce an id. Omit `besides`, ids with an owner, and retired or evicted members."""
         if not self._notes.may_be_server:
             return []
         announced = self._member_directory.announced_admissions(self._notes.node_id, self._founding.cluster_id)
@@ -122,7 +122,7 @@ class OwnRaftId:
         ]
 
     async def _proven(self, notices: list[Notice]) -> int | None:
-        """Return the id that a founder announces, or else one that a proven server announces; None without either."""
+        """Return the id announced by a founder, else by a proven server; None if neither announces one."""
         for announcer, raft_id in notices:
             if announcer.node_id in self._founding.founders:
                 return raft_id

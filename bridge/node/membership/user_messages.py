@@ -10,8 +10,8 @@ nodes; they are not in the trace. A node does not reply to other queries. Its tr
 queries (`query`), except `clock` and `view`.
 
 Gossip seals a message with the farm's key, but without its sender's signature, so the claimed sender is not
-trustworthy. A message only changes the trace of a node. A reply counts only for a known member. An event or a query has
-a name of at most 32 printable characters and a payload of at most 512 bytes.
+trustworthy. Therefore a message only changes the trace of a node, and only replies in the name of a known member count.
+An event or a query has a name of at most 32 printable characters and a payload of at most 512 bytes.
 """
 
 from collections.abc import Callable, Collection, Mapping

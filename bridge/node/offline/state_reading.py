@@ -9,8 +9,8 @@ The commands that start from an old farm use it: `backup` of a stopped node, `re
 cluster. `read_state(path)` accepts both kinds; synchronous code calls `trio.run(read_state, path)`.
 
 *The whole log counts.* The disk does not show which of a server's last entries are committed: only a leader reports
-this. After the loss of the other servers it cannot be determined. So all entries of this server are treated as
-committed, because dropping an acknowledged entry would be worse.
+this. After the loss of the other servers, this cannot be determined any more. So all entries of this server are treated
+as committed, because dropping an acknowledged entry would be worse.
 
 *The hard state is left out.* A `FarmOnDisk` contains the farm's agreed state but not its server's votes. So it can
 never be used to vote again. For the same reason it cannot be turned into a Raft storage of the same server.

@@ -4,9 +4,9 @@
     DIR/formation.json     the cluster, and the log time of the empty log; absent in some backups
     DIR/committed.json     the node's known commit index
 
-Only committed entries are returned. An entry counts as committed up to the greatest of three indexes. They are the
-node's note, the index of a snapshot, and the operator's value for a farm that was stopped in order. A snapshot contains
-only applied entries.
+Only committed entries are returned. An entry counts as committed up to the greatest of three indexes. These are the
+index in the node's note, the index of a snapshot, and the index that an operator gives for a properly stopped farm. A
+snapshot contains only applied entries.
 
 Log time is not stored with each entry. It is the greatest clock entry so far, or a later correction. Both are used as
 written, without the limit by the majority's clocks (`bridge.core.log.voter_clocks`): only a state machine that applies
@@ -84,10 +84,10 @@ class KnownTime(Struct, frozen=True):
 
 
 class _Clocks(Struct):
-    """The clock entries of one segment: positions, and log time after each, by this segment alone.
+    """The clock entries of one segment: their positions, and the greatest clock value of this segment after each.
 
-    From the first correction on (at index `corrected` of the arrays) this is log time itself, because a correction
-    overrides earlier segments.
+    From the first correction on (index `corrected`) this value is log time, since a correction overrides earlier
+    segments.
     """
 
     indexes: "array[int]" = field(default_factory=lambda: array("q"))

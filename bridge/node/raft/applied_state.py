@@ -89,8 +89,8 @@ class AppliedState:
 
         `on_change` receives every change, including changes by entries of earlier runs. `on_entry_without_effect` and
         `on_foreign` receive only entries committed in this run; the state machine ignores foreign entries. `on_report`
-        receives every report with effect, and the reports of a snapshot, with the masters at that time. `name_of`
-        returns the name of a server for the events.
+        receives every report with effect, the reports of a snapshot, and the state of the masters at that time.
+        `name_of` returns the name of a server for the events.
         """
         self._farm = Farm(log_time_base_ms, founders=founders)
         self.entries = EntryReader(cluster_id)
@@ -132,7 +132,7 @@ class AppliedState:
     def is_copy(self, index: Index, data: bytes) -> bool:
         """Return True if the committed entry at `index` was not applied.
 
-        It may be a copy of a request, expired, too early or out of order.
+        It may be a copy of a request, or its request was expired, too early or out of order.
         """
         if self.state.kafka.is_skipped(index):
             return True
@@ -159,7 +159,7 @@ class AppliedState:
         return self._configuration_indexes[place - 1] if place else 0
 
     def refusal_of(self, index: Index) -> str | None:
-        """Return the reason why the entry at `index` changed nothing; None if it had its effect, or is too old."""
+        """Return the reason why the entry at `index` lacks an effect; None if it has one, or the entry is too old."""
         return self._refusals.get(index)
 
     def history_ends_at(self, index: Index) -> None:

@@ -3,8 +3,8 @@
     settings ──▶ TlsConnector (pins, or an authority)  ──▶ dialer(identity, role) ──▶ links, client, introductions
             └──▶ I2pConnector (proxy)                  ──▶ listen: TLS, or plain on loopback for the router's tunnel
 
-Every handshake proves this node's identity, by the directory that also checks the other side's identity (`farm_peers`).
-Introductions do not name a server: they are signed themselves, and work before the farm exists.
+In every handshake, `farm_peers` signs for this node's identity, and checks the other side's identity. Introductions do
+not name a server: they are signed themselves, and work before the farm exists.
 
 `load_transport` reads the settings and their files first. It reports unusable files before this node sends anything.
 `Connecting` is made after the keys and the gateway.
@@ -62,7 +62,7 @@ PROVEN_ENTRY_US, OPAQUE_ENTRY_US = 500, 20
 
 
 class HandshakeWords(Struct, frozen=True):
-    """Extra data of handshakes: `introduced` adds this node's, `met` receives the other side's."""
+    """Functions for introductions in handshakes: `introduced` returns this node's, `met` receives the other side's."""
 
     introduced: Callable[[Identity], Identity] = lambda identity: identity
     met: Callable[[Identity], None] = lambda _: None

@@ -28,7 +28,7 @@ from consensus.sessions import SessionTableError
 def objection_to_entries(entries: tuple[Entry, ...]) -> str | None:
     """Return the text of an error for the first level that this version lacks.
 
-    A level entry without a proof does not have an effect in any version, so it is stored like other entries. To reject
+    A level entry without a proof does not have an effect in any version, so it is stored like other entries. Rejecting
     it would only stop this follower. The proof itself is not verified here, because its validity may depend on earlier
     entries.
     """
@@ -65,8 +65,8 @@ def objection_to_state(state: FarmState, period_ms: int) -> str | None:
     """Return the first figure or table that is out of bounds, as text; None if all are within them.
 
     A state computed from a log keeps these bounds, because an entry beyond them does not have an effect. The state in a
-    snapshot was computed by one other server. Without this check, one snapshot could bring a log time beyond the last
-    second of a Meta LS2, and this node could never publish a valid structure again, even after a restart.
+    snapshot was computed by one other server. Without this check, one snapshot could set a log time beyond the last
+    second of a Meta LS2. Then this node could never publish a valid structure again, even after a restart.
     """
     return next((text for check in (_figures, _tables) for text in check(state, period_ms)), None)
 

@@ -3,8 +3,8 @@
     a server refuses this node ──▶ alarm `refused-by-peers`  until the two connect, or for ten minutes
     this node refuses a caller ──▶ alarm `peers-refused`     for ten minutes
 
-The ten minutes begin again with each refusal. A connection in either direction removes the peer from the first alarm.
-From the second alarm it removes only a wrong password of the last 30 s.
+The ten minutes begin again with each refusal. A successful connection in either direction removes the peer from the
+first alarm. From the second alarm, it removes only wrong passwords of the last 30 s.
 
 Both sides report a refusal, because the operator may check only one of them. The fault is usually at the refused node:
 a wrong password, clock or version. So the refusing node names the caller. Any machine on the network can cause some
@@ -106,7 +106,7 @@ class _Repeated(Struct):
     """The failed action, as the text begins: `link to node-2`."""
     reported_s: float
     before: int = 0
-    """Failures before the failure that was last reported."""
+    """Number of failures before the last reported one."""
     unreported: int = 0
 
     @property
@@ -184,7 +184,7 @@ class RefusedConnections:
             await sleep_to_tick(LOOK_EVERY_S)
             oldest = trio.current_time() - QUIET_AFTER_S
             _forget(self._peers, oldest)
-            _forget(self._by_peers, oldest)  # a server that left the group is not called any more
+            _forget(self._by_peers, oldest)  # servers outside the group are not called any more
             self._show()
 
     def _show(self) -> None:

@@ -124,7 +124,7 @@ class Submitting:
                 return replace(answer, index=first)
             if reqids.is_skipped(answer.index):
                 return SubmitAnswer(outcome=SubmitOutcome.EXPIRED, reason=EXPIRED)
-            return answer  # applied, and since then dropped from a full table
+            return answer  # the update was applied, and then dropped from a full table
         return SubmitAnswer(outcome=SubmitOutcome.UNKNOWN)
 
     async def _submit_numbered(self, entry: bytes) -> SubmitAnswer:

@@ -6,9 +6,9 @@ delay heartbeats and probes, so this figure shows if the node keeps up. Each mea
 average hides the stalls that cause elections.
 
 The moments are on a fixed grid, and each moment during a stall counts with its own lateness. If each delay were
-measured from the previous wake-up, a stall of a second would count once, like a stall of a millisecond. Then a process
-that stalls half of the time would show almost no lag. With the grid, the mean is the delay of a job that arrives at a
-random moment.
+measured from the previous wake-up, a stall of a second would count once, as a short one does. Then a process that
+stalls half of the time would show almost no lag. With the grid, the mean is the delay of a job that arrives at a random
+moment.
 
 Periodic checks use the same moments (`sleep_to_tick`), so that a measurement does not need its own wake-up. Checks of
 the same moment run before or after the measurement. So on average the lag contains half of their time, although few
@@ -39,7 +39,7 @@ Figure = TypeVar("Figure")
 _LOOPBACK: Final = frozenset({"lo", "lo0"})
 _INTERFACES: Final = Path("/sys/class/net")
 _STACKED: Final = ("br", "bond", "docker", "gif", "stf", "tap", "team", "tun", "utun", "veth", "virbr", "vlan", "wg")
-"""Prefixes of interfaces whose bytes pass another one as well, for systems without /sys."""
+"""Name prefixes of interfaces whose bytes also pass another interface, for systems without /sys."""
 
 
 class LoopLag:

@@ -42,7 +42,7 @@ from bridge.wire.i2p.i2cp_session import SessionConfig
 from consensus import block_nursery
 
 CLIENT_VERSION: Final = "0.9.64.1"
-"""The protocol version that a router may assume: look-ups by hash, Meta LeaseSet2, offline keys.
+"""The protocol version of this client; it includes look-ups by hash, Meta LeaseSet2 and offline keys.
 
 No release of a router has this number. So a reply with this number comes from i2pd, which repeats the number of the
 request.
@@ -121,7 +121,7 @@ class I2cpConnection:
         return await self.get_date(credentials)
 
     async def get_date(self, credentials: Credentials | None = None) -> RouterDate:
-        """Return the router's clock; its reply shows that all earlier messages were handled."""
+        """Return the router's clock; the reply shows that the router has processed all earlier messages."""
         waiter: _Waiter[SetDate] = _Waiter()
         sent_at_s = trio.current_time()
         options = None

@@ -5,8 +5,7 @@
     figures                  I2PControl, if it is configured              i2pcontrol
 
 A leaf is healthy under three conditions. The router replies, the leaf's lease set can be looked up (so its tunnels
-work), and its local service accepts its probe. Until the first look-ups have a clear result, the other two conditions
-decide.
+work), and its local service accepts its probe. Until a look-up has a clear result, only the other two conditions count.
 
 Structures that the router would refuse are refused here, with a reason. In I2CP a refused structure ends the session,
 and the next session only gets "invalid". A demonstration's structures never reach a real router, because its keys are
@@ -63,7 +62,7 @@ def key_obstacle(access: I2cpAccess, key: SigningKey) -> str | None:
 
 
 def other_software(access: I2cpAccess, date: RouterDate) -> str | None:
-    """Return the reason why no structure is handed over if the router is i2pd contrary to the setting; else None.
+    """Return the reason to hand over no structure if the router is i2pd, contrary to the setting; else None.
 
     If the setting is `java` and the router is i2pd, i2pd drops the structure without a reply. The opposite error is not
     an obstacle: a Java router disconnects with a reason, and a later i2pd may reply with its own version.
@@ -116,7 +115,8 @@ class I2cpRouter:
         self._nursery: trio.Nursery | None = None
         self._running = trio.Event()
         self._trouble: str | None = "it has not been queried yet"
-        """Why the router did not reply to the last query of its clock, without its address; None if it replied."""
+        """The reason, without addresses, why the router did not reply to the last query of its clock; None if it
+        replied."""
         self._other_software: str | None = None
         self._reported_router_info: str | None = None
         self._report_again_at_s = 0.0

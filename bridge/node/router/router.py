@@ -1,4 +1,4 @@
-"""The farm's port to a router: the verbs of the proposal, and the kind without a router.
+"""The farm's interface to a router (the verbs of the proposal), and an implementation without a router.
 
     verb of the proposal            here
     getLocalRouterStatus            local_router_status
@@ -102,8 +102,8 @@ class Router(Protocol):
     async def keep_ready(self, master_hash: bytes, structure: bytes, *, urgent: bool) -> str | None:
         """Keep a session ready for this node's first structure, with the structure in force.
 
-        `urgent`: publish it, too, since it is the first one of another publisher. Return the reason why the session is
-        not ready; None if it is.
+        If `urgent`, also publish the structure, since it is the first one of a new publisher. Return the reason why the
+        session is not ready; None if it is.
         """
 
 
@@ -122,7 +122,7 @@ async def probe_failure(host: str, port: int, timeout_s: float) -> str | None:
 
 
 class _Condition(Struct):
-    """The past of one condition of a leaf."""
+    """The history of one condition of a leaf."""
 
     holds: bool | None = None
     """The last known state; None after the state became unknown."""
@@ -140,7 +140,7 @@ class _Condition(Struct):
 
 
 class LocalLeaves:
-    """The leaves of this node, the time when each became healthy, and the past of its conditions.
+    """The leaves of this node, the time when each became healthy, and the history of its conditions.
 
     The errors in a status do not contain addresses of this machine's network: all members read reports.
     """
@@ -226,11 +226,11 @@ class FileRouter:
         self._clock_ms = clock
         self._published: dict[bytes, bytes] = {}
         self.files: frozenset[Path] = frozenset()
-        """The structures in the directory at the last look."""
+        """The structures in the directory when it was last read."""
         self._one_writer = trio.Lock()
 
     async def run(self) -> None:
-        """Read the list of structures in the directory, until canceled: other processes may remove them."""
+        """Read the list of structures periodically, until canceled: other processes may remove structures."""
         while True:
             async with self._one_writer:
                 await self._refresh_files()
@@ -298,7 +298,7 @@ class FileRouter:
             await self._refresh_files()
 
     async def _refresh_files(self) -> None:
-        with suppress(OSError):  # The last list is used until the next look.
+        with suppress(OSError):  # The last list is used until the directory is read again.
             self.files = await trio.to_thread.run_sync(_structures_in, self._directory)
 
 

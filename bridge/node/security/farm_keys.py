@@ -81,7 +81,8 @@ class FarmKeys:
         """Return the credentials for other servers: the sealing key's first, then the other open keys'.
 
         After a replacement of all keys, the previous key's credentials come last. A server that missed the replacement
-        has only those, and must receive the log with the new key. Such a server has shown the certificate of a member.
+        has only those, and must receive the log with the new key. Only a server with the certificate of a member gets
+        them.
         """
         current = self.current
         earlier = current.earlier_credentials[:1] if current.era else ()
@@ -126,8 +127,8 @@ class FarmKeys:
             text = f"{filed}. The node continues with its present keys, and needs the file at its next start"
             alarms.set(FARM_KEY_FILE, text, CORRECT_FILE)
         elif isinstance(filed, KeyFileError):
-            # Not `--replace`: it compares with the replaced file, which is missing or not a farm key here. The error's
-            # own remedy is for a first start; here it would make a new key, and so another farm.
+            # Do not advise `--replace`, which needs a valid old file. The error's own remedy is for a first start: it
+            # would make a new key, and so another farm.
             what = "is no longer a farm key file" if self.path.exists() else "is missing"
             text = f"the farm key file {self.path} {what}: this node could not start again"
             alarms.set(FARM_KEY_FILE, text, self._written_anew())

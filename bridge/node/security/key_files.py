@@ -41,12 +41,12 @@ from consensus.storage import access_advice, replace_file, sync_directory
 Key = TypeVar("Key")
 Content = TypeVar("Content")
 Stamp = tuple[int, int, int, int, int] | None
-"""Inode, size and times of a file, and the time of the look in ns if the file is new, else 0; None without access."""
+"""Inode, size and times of a file, and for a new file the time of the check in ns, else 0; None without access."""
 _NEW_NS: Final = 2_100_000_000
 """A file is new for this time after a change: at most one tick of its file system's clock (FAT: 2 s), with reserve."""
 _OWNER_ONLY: Final = 0o600
 _WITHOUT_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-"""Errors of file systems without a second name for a file, as on most memory sticks."""
+"""Errors of file systems without hard links, as on most memory sticks."""
 _PUBLIC: Final = 0o644
 _SIZE_LIMIT_BYTES: Final = 65_536
 PASSWORD_LIMIT_BYTES: Final = 255
@@ -64,8 +64,8 @@ class KeyAccessError(KeyFileError):
 def stamp_of(path: Path) -> Stamp:
     """Return the stamp of a file. After a change of the file, the stamp differs.
 
-    Two changes within one tick of the file system's clock can have the same size and times. So each stamp of a new file
-    differs from all others, and its content is read again at the next look.
+    Two changes within one tick of the file system's clock can leave the same size and times. So each stamp of a new
+    file differs from all others, and its content is read again at the next check.
     """
     # The clock is read first: a later change has a later time.
     now_ns = time_ns()

@@ -1,4 +1,4 @@
-"""Users that may change a node's files: checks of the state directory, its path, and both ends of the control socket.
+"""Checks which users may change a node's files: the state directory, its path, and both ends of the control socket.
 
     /  ─▶ home ─▶ user ─▶ .local ─▶ … ─▶ state directory     each step checked as the kernel walks it, including links
 
@@ -12,8 +12,8 @@ If this holds, no other user (except root) can place a link or a file inside, re
 A control socket is checked at both ends by the kernel's record of the peer's user (SO_PEERCRED). On a system without
 SO_PEERCRED, only the owner and the mode of the directory and of the socket are checked.
 
-A node from a package runs as its own user, and its operator is root. In its directory, which only root can make, root
-trusts the directory's owner, as root does when it installs the package.
+A node from a package runs as its own user, and its operator is root. Only root can make the directory of this node, so
+root trusts the owner of that directory.
 """
 
 import errno

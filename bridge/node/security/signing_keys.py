@@ -2,8 +2,7 @@
 
 A transient key ends after some days (30 by default), and a new one replaces its file while the node runs. The file's
 times and size are checked once a reporting period. A changed file is read, and a valid new key is used from then on. An
-unusable file, a key of another master or an expired key only sets an alarm: the present key remains in use. Reading a
-key only at the start would be simpler, but every renewal would require the restart of a voter.
+unusable file, a key of another master or an expired key only sets an alarm: the present key remains in use.
 """
 
 import logging
@@ -21,7 +20,7 @@ LOG = logging.getLogger(__name__)
 DAY_S = 86_400
 
 _READ_AGAIN: Stamp = (-1, -1, -1, -1, -1)
-"""A stamp that no file has."""
+"""A stamp that differs from the stamp of every file."""
 
 
 class _Filed(Struct, frozen=True):
@@ -73,7 +72,7 @@ class PublishingKey:
             )
 
     def renew(self, now_s: int) -> bool:
-        """Use another key if the file has one, and return True; `fault` is the reason for a rejected one."""
+        """Use a new key in the file, and return True; `fault` is the reason if the key was rejected."""
         path = self.path
         if path is None:
             return False
@@ -104,7 +103,7 @@ class PublishingKey:
 
 
 def judge_key(key: PublishingKey, now_s: int, alarm: SharedAlarm) -> None:
-    """Keep the alarm active while the key ends soon, or while its file cannot replace it."""
+    """Keep the alarm active while the key ends soon, or while the file lacks a usable key."""
     address = key.key.destination.address
     if key.fault is None:
         alarm.clear(f"{address} file")

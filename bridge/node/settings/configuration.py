@@ -54,7 +54,7 @@ class ConfigurationError(ValueError):
     """An unusable configuration; each line of the text is one problem and its place."""
 
     def __init__(self, text: str, waits_for: tuple[str, ...] = ()) -> None:
-        """Set the text; `waits_for` are the interfaces without an address that the choice of an address waits for."""
+        """Set the text. `waits_for` are interfaces that may still get the address of this node."""
         super().__init__(text)
         self.waits_for = waits_for
 
@@ -134,7 +134,7 @@ class NodeConfiguration:
         ),
     ]
     is_named_by_host: bool = False
-    """True if `name` is the host's, because none was set; another node may have it."""
+    """True if `name` is the host's name, because none was set; another node may have the same name."""
     state_dir: Annotated[
         Path,
         Setting(
@@ -255,7 +255,7 @@ def load_configuration(
         problems += faults if problems or len(faults) > 1 else []
     if problems:
         where = "configuration" if path is None else str(path)
-        # Set only without other problems: waiting for an address would not solve those.
+        # Set only without other problems, which waiting would not solve.
         only_address = len(problems) == 1 and problems[0].startswith(f"gossip.bind: {chosen}")
         waits_for = chosen.waits_for if only_address else ()
         raise ConfigurationError("\n".join(f"{where}: {problem}" for problem in problems), waits_for)

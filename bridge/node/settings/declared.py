@@ -8,8 +8,7 @@
     default of the field   the value of an absent key; without a default, the reader of the section decides
 
 `reader.read` fills such a class from a file, and `written` is the inverse. The reference page, the manual page, the
-example configuration, and the allow-list of a bundle derive from `Declared`. With separate tables, tests would have to
-keep them equal, and a new setting would have to be added to each of them.
+example configuration, and the allow-list of a bundle derive from `Declared`.
 """
 
 import types
@@ -42,7 +41,7 @@ class Form(Enum):
 
 
 _KINDS = {bool: Form.FLAG, int: Form.INTEGER, Path: Form.FILE, Address: Form.ADDRESS, Link: Form.ADDRESS}
-"""Other types are words or texts."""
+"""The kinds of these types; other types are words or texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Setting:
     parse: Callable[[str], object] | None = None
     """Makes the value from a text; raises ValueError."""
     show: Callable[[Any], object] | None = None
-    """The inverse of `parse`, if `shown` is not its inverse."""
+    """Makes the text from a value, if `shown` is not the inverse of `parse`."""
     none: str = ""
     """The text that represents None, if an absent key has another meaning."""
 

@@ -111,7 +111,7 @@ class ChosenAddress(Struct, frozen=True):
 
 
 def reach_of(interface: str) -> Reach:
-    """Classify an interface by its name, not by its kind: in a container even `eth0` is virtual."""
+    """Classify an interface by its name and not by its kind, because in a container even `eth0` is virtual."""
     if interface in _LAN_BRIDGES:
         return Reach.LAN
     if interface.startswith(_OF_THIS_MACHINE):

@@ -132,7 +132,7 @@ class Section:
         return path
 
     def parsed(self, key: str, parse: Callable[[str], Parsed]) -> Parsed | None:
-        """Read a text whose form depends on other settings; None if it is absent or wrong."""
+        """Return a text whose form depends on other settings; None if it is absent or wrong."""
         value = self._take(key)
         try:
             return None if value is None else parse(_text(value))
@@ -171,7 +171,7 @@ class Section:
 
 
 def named_address(text: str) -> Address:
-    """Parse a host, which may be a name, and a port; ValueError otherwise."""
+    """Parse a host, which may be a name, and a port; raise ValueError for other texts."""
     return Address(*parse_endpoint(text))
 
 
@@ -196,7 +196,7 @@ def _expected(declared: Declared, value: object) -> str:
 
 
 def _each_parsed(texts: Sequence[str], parse: Callable[[str], object]) -> tuple[object, ...]:
-    """Return all values; one ValueError for all wrong texts."""
+    """Return all values; raise one ValueError for all wrong texts."""
     found, faults = [], []
     for text in texts:
         try:

@@ -78,7 +78,7 @@ class BackgroundTasks:
             task.changed(change)
 
     async def resign(self) -> None:
-        """Leave: another node takes over publishing immediately, and its list omits this node's leaves."""
+        """Stop publishing, because this node leaves: another node takes over, and omits this node's leaves."""
         for task in self.publishing:
             task.resign()
         await self._reporting.send_final_report()

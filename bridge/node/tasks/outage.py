@@ -1,4 +1,4 @@
-"""Detection of an outage, the farm's state during it, and its end.
+"""Detects an outage and its end, and provides the farm's state during it.
 
     no clock entry for long ──▶ QuorumWatch ──▶ publishing without a quorum, and the verdict
     gossip's members        ──▶ reachable   ──▶ nodes that may publish then (`bridge.core.publishing.without_quorum`)
@@ -67,7 +67,10 @@ class Outage:
 
     @property
     def concerns_us(self) -> bool:
-        """True if this node belongs to the group, to its knowledge: a removed one receives no clock entries either."""
+        """True if this node belongs to the group, to its knowledge.
+
+        A removed node also lacks clock entries, without an outage.
+        """
         raft = self._context.replica.server.describe().raft
         return self._context.replica.server_id in raft.configuration.member_ids
 
@@ -83,13 +86,13 @@ class Outage:
             await sleep_to_tick(LOOK_INTERVAL_S, rest_ms / 1000)
 
     def left_ms(self) -> float:
-        """Return the milliseconds until the log counts as still, unless it moves."""
+        """Return the milliseconds until the log counts as stopped, unless it moves."""
         context = self._context
         period_ms = round(1000 * context.expected_period_s)
         return context.applied_state.quorum.left_ms(now_ms(), period_ms, context.election_timeout_ms)
 
     def is_lost(self) -> bool:
-        """Return True if the log does not move at this moment; `lasts` follows it with each look."""
+        """Return True if the log does not move at this moment; each update sets `lasts` to this value."""
         return self.left_ms() < 0 and self.concerns_us
 
     async def _update(self) -> None:

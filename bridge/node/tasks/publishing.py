@@ -8,8 +8,8 @@ the log with plans. For the same reason failed plans are repeated with growing p
 
 While another node is the publisher, this one may be its standby (`bridge.node.tasks.standby`).
 
-The routers of other nodes look the structure up (`bridge.core.publishing.arrival`). If they do not find it, an alarm is
-active and the node plans once more. After that the usual refresh repeats the structure.
+The routers of other nodes look the structure up (`bridge.core.publishing.arrival`). If they do not find it, the node
+raises an alarm and plans once more. After that, only the usual refresh publishes the structure again.
 
 If the process ends between the acceptance of a plan and its signature, the structure does not reach the router. The
 publisher therefore compares its last hand-over in this run with the last accepted plan, and plans again if they differ.
@@ -65,15 +65,15 @@ AWAY_FIRST_S, AWAY_LONGEST_S = 60.0, 960.0
 
 
 class PublishingTurns:
-    """The failures of one master on this node, and the turn that it loses. The caller passes times, in seconds.
+    """The failures of this node to publish one master, and its withdrawals. The caller passes times, in seconds.
 
         failures in a row < 2             repeated, with the pauses of the publishing task
         2, and another server is able     withdrawn: the report has `publishConfig` off and the failure
         after 1, 2, 4, … at most 16 min   able again; the first failure withdraws it again, a success resets all
 
-    The election compares figures of the router's health, and a healthy router may refuse each structure. So failures
-    must count, or the farm would choose that node permanently. A withdrawal uses `publishConfig`, which every version
-    of the state machine supports. So servers that do not know the member `publishFailure` come to the same decision.
+    The election compares figures of the router's health, but a healthy router may refuse each structure. Unless
+    failures count, the farm would choose that node permanently. A withdrawal uses `publishConfig`, which every version
+    of the state machine supports. So servers that do not support the JSON member `publishFailure` make the same choice.
 
     Without another able server a withdrawal would be useless, and the node repeats its attempts. The pauses grow, so a
     farm in which all routers refuse changes its publisher less and less often.
@@ -88,7 +88,7 @@ class PublishingTurns:
         self._is_of_earlier_router = False
 
     def failed(self, reason: str, now_s: float, date_ms: int) -> None:
-        """Record a failed attempt. The text has its time, because the next attempt may be hours later."""
+        """Record a failed attempt. The recorded text contains the time, because the next attempt may be hours later."""
         self.failure = f"{datetime.fromtimestamp(date_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC: {reason}"
         self._is_of_earlier_router = False
         self._failures += 1
@@ -101,7 +101,7 @@ class PublishingTurns:
         self._failures, self._away_until_s, self.failure = 0, -math.inf, None
 
     def router_replaced(self) -> None:
-        """Drop the failure of the earlier router, after the turn of another server."""
+        """Drop the failure of the replaced router; if another server has the turn, drop it after that turn."""
         self._is_of_earlier_router = True
 
     def failure_at(self, now_s: float) -> str | None:
@@ -109,15 +109,16 @@ class PublishingTurns:
         return None if self._is_of_earlier_router and not self.is_away(now_s) else self.failure
 
     def is_away(self, now_s: float) -> bool:
-        """Return True if another server has the turn, provided that one is able."""
+        """Return True while another server has the turn, provided that another server is able."""
         return now_s < self._away_until_s
 
 
 PLAN_INTERVAL_SECONDS = 1.0
 REST_INTERVAL_SECONDS = 5.0
-"""Seconds between plans if the next one is a refresh."""
+"""Seconds between plans if the next plan is a refresh."""
 FIRST_PLAN_INTERVAL_SECONDS = 0.2
-"""Seconds between plans until a master's first publication: a new farm is about to be complete."""
+"""Seconds between plans until a master's first publication. It is short, because a new farm waits for this
+publication."""
 RETRY_FIRST_S, RETRY_LONGEST_S = 5.0, 60.0
 
 
@@ -148,9 +149,9 @@ class PublishingTask:
         self._alarms = alarms
         self._own: Report | None = None
         self._proposed: PlannedPublication | None = None
-        """Submitted, and neither accepted nor refused so far."""
+        """The submitted plan, if it is neither accepted nor refused so far."""
         self._accepted: PlannedPublication | None = None
-        """Accepted, and not handed over to the router yet."""
+        """The accepted plan, if it is not handed over to the router yet."""
         self._review = trio.Event()
         self._hand_over_due = trio.Event()
         self._handed_over: Publication | None = None
@@ -163,7 +164,7 @@ class PublishingTask:
         self._is_seen: bool | None = None
         """The last result of other nodes' look-ups in this node's turn; None before a clear result."""
         self._hand_over_again = False
-        """The look-ups did not find the last structure."""
+        """True if the look-ups did not find the last structure."""
         self.published = 0
         self.last_published_ms = context.published.second(key.master_hash) * 1000
         """Milliseconds: the second of the structure that the router last accepted, in any run of the node."""
@@ -190,7 +191,7 @@ class PublishingTask:
                     self._proposed = None
                     self._back_off()
             case EntryWithoutEffect("publication", author) if author == self._context.signer.node_id:
-                # Delayed, because each attempt is an entry of the log even if the farm rejects it.
+                # Delay the next attempt, because each one adds an entry to the log even if the farm rejects it.
                 self._back_off()
             case _:
                 pass
@@ -200,7 +201,7 @@ class PublishingTask:
         self._review.set()
 
     def _lists_excluded_leaf(self, plan: PlannedPublication) -> bool:
-        """Return True if a leaf was excluded after the plan: its entry may be committed much later."""
+        """Return True if a leaf of the plan was excluded since: the plan may be committed much later than made."""
         excluded = self._context.applied_state.state.weights.excluded
         return any(hash_of(each.destination) in excluded for each in plan.entries)
 
@@ -349,7 +350,7 @@ class PublishingTask:
         )
 
     def _review_look_ups(self) -> None:
-        """Report if other nodes' routers find the structure. If they begin not to find it, it is handed over again."""
+        """Report whether other nodes' routers find the structure. If they stop finding it, hand it over again."""
         context, own_id, last = self._context, self._context.replica.server_id, self._handed_over
         if last is None:
             return
@@ -381,11 +382,11 @@ class PublishingTask:
         return ", ".join(server_name(admitted, each.server_id) for each in look_ups)
 
     def _noted_second(self, log_time_ms: int) -> int:
-        """Return the last second that this node handed over in any of its runs, or 0 if it is far in the future.
+        """Return the second of the last structure that this node handed over in any run; 0 if far in the future.
 
-        After `recover`, log time restarts before the seconds of the outage, and the router has the structure of the
-        last one. Log time reaches this machine's clock soon, so the wait ends. A second beyond both comes from a clock
-        that was ahead: the wait could last for years, without an alarm.
+        After `recover`, log time restarts at a value before the outage, but the router has a later structure. A plan
+        then waits until log time has passed that second. Log time soon reaches this machine's clock, so the wait ends.
+        A second later than both comes from a clock that was ahead: the wait could last for years, without an alarm.
         """
         second = self._context.published.second(self._key.master_hash)
         latest_ms = max(log_time_ms, self._context.clock_ms()) + LEAD_MAX_MS
@@ -408,13 +409,13 @@ class PublishingTask:
         self._proposed = None
 
     def _back_off(self) -> None:
-        """Delay the next attempt: each one is an entry of the log, so failing attempts become rare."""
+        """Delay the next attempt. Each attempt adds an entry to the log, so the pauses grow."""
         self._not_before_s = trio.current_time() + self._backoff.next_s()
 
     # -- the router ----------------------------------------------------------------------------------------------------
 
     async def _hand_over(self) -> None:
-        """Pass plans and stops to the router one by one: a stop must not end a publication that just begins."""
+        """Pass plans and stops to the router one by one: a stop must not end a publication that has just begun."""
         while True:
             self._hand_over_due = trio.Event()
             if self._accepted is not None:
@@ -457,10 +458,7 @@ class PublishingTask:
         return f"publishing {self._key.key.destination.address}"
 
     def _is_deposed(self) -> bool:
-        """Return True after the farm accepts a later publication of another server.
-
-        Until then this node's publication is the newest.
-        """
+        """Return True if the farm has accepted a later publication of another server."""
         if self._handed_over is None:
             return False
         known = self._context.applied_state.state.masters.get(self.master)
@@ -494,6 +492,6 @@ class PublishingTask:
 
 
 def _is_replaced(before: RouterStatus, now: RouterStatus) -> bool:
-    """Return True if a router is attached again, or began later: it may be another one."""
+    """Return True if a router was attached again or has restarted: it may be another router."""
     began_again = before.uptime_ms is not None and now.uptime_ms is not None and now.uptime_ms < before.uptime_ms
     return now.attached and (not before.attached or began_again)

@@ -45,7 +45,7 @@ from consensus.sessions import RequestId
 
 LAST_WORD_PATIENCE_S = 2.0
 WITNESS_LAG_MS = 20_000
-"""Milliseconds: if a clock entry lags by more, outdated reports have limited it."""
+"""If a clock entry lags by more milliseconds, outdated reports have limited it."""
 LOOK_SHARE = 0.25
 """Share of a reporting period between two queries of leaves."""
 CONFIGURATION_EVERY_MS = 3_600_000
@@ -73,13 +73,13 @@ class ReportingTask:
         self.figures_dropped = 0
         """The number of figures outside their ranges, which reports omit."""
         self.latest: Report | None = None
-        """This node's status at the last look, even if the report was not sent."""
+        """This node's last measured status, even if the report was not sent."""
         self._leader_known = trio.Event()
         self._news = ReportNews(context.configuration)
         self._health: dict[bytes, LeafHealth] = {}
 
     def leadership_changed(self) -> None:
-        """Make the first report due immediately when another server leads, or this one."""
+        """Make the first report due immediately once a leader is known."""
         if self._context.replica.server.role.leader is not None:
             self._leader_known.set()
 
@@ -99,7 +99,7 @@ class ReportingTask:
                 return
             with trio.move_on_after(self._context.period_s):
                 await self._send(report)
-            # Random, because all nodes found the leader at the same moment and should not report at the same moment.
+            # Random, because all nodes found the leader at the same moment, and should not report together.
             await self._until_due(started, self._random.uniform(0.9, 1.0), report)
 
     async def send_final_report(self) -> None:
@@ -143,7 +143,7 @@ class ReportingTask:
         """Return True if log time needs a report of this node: log time lags, or this node's last date was wrong.
 
         The reports of a majority bound log time, and they are up to a period old. So each node sends one more report
-        after each clock entry while this limits log time.
+        after each clock entry while old reports limit log time.
         """
         context = self._context
         own = context.applied_state.state.servers.get(context.replica.server_id)
@@ -254,14 +254,14 @@ class ReportingTask:
 
 
 class LeafHealth(Struct):
-    """The health of a leaf by its events, at most `LEAF_EVENTS_MAX` in `LEAF_EVENTS_WITHIN_S` seconds.
+    """The events about the health of a leaf, at most `LEAF_EVENTS_MAX` in `LEAF_EVENTS_WITHIN_S` seconds.
 
-    If a leaf changes more often, the next permitted event has its health at that time, the age of its last change and
+    If a leaf changes more often, the next permitted event reports its present health, the age of its last change and
     the number of changes.
     """
 
     faults: tuple[LeafFault, ...] = ()
-    """The faults at the last look."""
+    """The last measured faults."""
     reported: tuple[LeafFault, ...] = ()
     """The faults of the last event."""
     unhealthy: LeafStatus | None = None

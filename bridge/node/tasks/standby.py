@@ -44,15 +44,15 @@ class Standby:
         self._key = key
         self._newest: _InForce | None = None
         self._given: _InForce | None = None
-        """The structure that the router has, in the present role."""
+        """The structure that the router received in the present role."""
         self._named: tuple[FarmState, bool] | None = None
-        """The last state and its result of `_is_named`: states are immutable, and most checks find the same one."""
+        """The last state and its result of `_is_named`: most checks see the same immutable state."""
         self._called_s = 0.0
         self._ready_s = 0.0
         self._differs_since_s: float | None = None
         self.is_active = False
         self.is_ready = False
-        """True if it is active, and its router has tunnels; reports contain this."""
+        """True if this standby is active and its router has tunnels; reports contain this."""
 
     def published(self, structure: bytes) -> None:
         """End the role, but not its session: this node publishes now."""

@@ -49,7 +49,7 @@ class BroadcastTime:
         self._taken_ms.append(taken_ms)
 
     def forget(self) -> None:
-        """Drop the measurements: another server leads."""
+        """Drop the measurements, because another server leads."""
         self._taken_ms.clear()
 
     @property
@@ -81,12 +81,12 @@ class TimekeepingTask:
         self._led = trio.Event()
         self._broadcast = BroadcastTime(context.election_timeout_ms)
         self._looked: tuple[int, int] | None = None
-        """This machine's time and log time at the last check of the clocks."""
+        """Time of this machine's clock, and log time, at the last check of the clocks."""
         self._failure: str | None = None
         """The reason of the last failure to make a clock entry."""
 
     def leadership_changed(self) -> None:
-        """Wake the loop when another server leads, or this one."""
+        """Wake the loop after a change of the leader."""
         self._led.set()
 
     async def run(self) -> None:
@@ -135,7 +135,7 @@ class TimekeepingTask:
         try:
             entry = context.signer.sign(encode(Clock(time_ms, context.replica.server_id, context.period_ms)))
         except ValueError as error:
-            # Noted once: the attempt is repeated each second and fails for the same reason.
+            # Report it once: the attempt is repeated each second, and fails for the same reason.
             if str(error) != self._failure:
                 self._failure = str(error)
                 context.trace.append(CLOCK_FAILED, {"reason": self._failure})
@@ -185,7 +185,7 @@ class TimekeepingTask:
                 context.alarms.set(alarm, text, action, period_s=context.expected_period_s)
 
     def _applies_old_entries(self, log_time_ms: int) -> bool:
-        """Return True if log time has moved much faster than time since the last look: this node catches up.
+        """Return True if log time has moved much faster than the clock since the last check: this node catches up.
 
         The clocks in old entries are old, so this node's own clock would appear to be ahead.
         """

@@ -9,9 +9,9 @@
     the stored snapshot          ──▶  a JSON document of its state (`bridge.node.zmq.log_snapshot`)
 
 A client of this protocol finds a leader and reads from no other server. Every node has the entire committed log, so
-each endpoint leads its own prefix. A client stays at its node, and can change to another one, because the same entries
-have the same indexes and reqids. The prefix ends at this node's applied index: the log time of an entry, and its status
-as a copy, are known only after application.
+each endpoint presents itself as the leader of its own prefix. A client stays at its node, but can change to another
+node, because entries have the same indexes and reqids there. The prefix ends at this node's applied index: the log time
+of an entry, and its status as a copy, are known only after application.
 
 A generated reqid consists of 4 bytes of log time in seconds and 8 bytes of index, both big-endian. It is unique, and
 equal on the nodes that know the log time. If a node no longer knows it (`LogTimeIndex`), the seconds are 0.

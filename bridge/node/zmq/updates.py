@@ -16,8 +16,8 @@ distinguish them.
 state (`bridge.core.state.reqids`) then finds the first copy from any node. Freshness is measured by log time. If this
 node's share of the table is full, clients also wait: old reqids leave the table as log time advances.
 
-Log time moves once in a reporting period, and not without a leader. So if a reqid is too far ahead of log time, but not
-too far ahead of this machine's clock, its client also waits until log time catches up.
+Log time moves once in a reporting period, and only with a leader. So if a reqid is too far ahead of log time, but not
+of this machine's clock, its client also waits until log time catches up.
 """
 
 from collections import Counter
@@ -50,7 +50,7 @@ Answer = Callable[[UpdateReply], None]
 
 
 class FarmUpdates(TaskOwner):
-    """The handler of updates; `keys` are the clients that may write, None permits no client."""
+    """The handler of updates. `keys` are the clients that may write; None permits no client."""
 
     def __init__(self, current: CurrentFarm, keys: ListedKeys | None, alarms: Alarms) -> None:
         self._current = current

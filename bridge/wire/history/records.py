@@ -4,9 +4,8 @@
     record   4 CRC-32 of the rest, started with the sequence │ 2 length of the rest, without itself │ 1 kind │ payload
     end      6 zero bytes, or the end of the region
 
-The checksum of a record starts with the region's sequence number, so a valid record of the region's earlier use, at the
-same place, is not valid now. A record that is incomplete, damaged or impossible ends the region: later records could
-depend on it.
+The checksum of a record starts with the region's sequence number, so a record of the region's earlier use is not valid
+now. A record that is incomplete, damaged or impossible ends the region: later records could depend on it.
 
 The only error is `RegionError`. Every number of a record is checked, and a record cannot refer to an unknown row.
 """
@@ -86,7 +85,7 @@ class Region(Struct):
     end: int = HEADER_BYTES
     """Bytes up to the end of the last valid record."""
     is_cut: bool = False
-    """An invalid record follows."""
+    """True if an invalid record follows."""
 
 
 def encode_header(sequence: int) -> bytes:
@@ -119,7 +118,7 @@ def encode_record(sequence: int, record: Record, numbers: dict[Row, int]) -> byt
 
 
 def stored(row: Row) -> Row:
-    """Return the row as it is read again: a long name is cut."""
+    """Return the row in its stored form, with a long name cut."""
     name, owner = (None if each is None else _text_bytes(each, NAME_LIMIT_BYTES).decode() for each in row[1:])
     return Row(row.kind, name, owner)
 

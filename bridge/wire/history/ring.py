@@ -45,7 +45,7 @@ class Stored(Struct, frozen=True):
     """The readable content of a file."""
 
     parts: tuple[tuple[Record, ...], ...]
-    """Records, oldest first. Between two parts, the node did not record, or a region is damaged."""
+    """Records, oldest first, in parts. Between two parts the node did not record, or a region is damaged."""
     last: Region | None
     """The newest region; None in a new file."""
     cut_off: int

@@ -10,7 +10,7 @@ only until it expires. A farm without an offline machine may put the master key 
 signing key.
 
 i2pd opens a session only if the master itself has signed its configuration (`bridge.wire.i2p.i2cp_session`). So the
-master signs one together with the transient key. Files of older versions do not contain this configuration.
+master signs a session configuration together with the transient key. Files of older versions do not contain it.
 
 The keys of a demonstration carry a mark. Every structure signed with them repeats the mark as an option, so that a
 router on the real network can refuse the structure.
@@ -100,12 +100,12 @@ class SigningKey(Struct, frozen=True):
 
     @property
     def expires_s(self) -> int | None:
-        """Second at which it ends; None for a master key."""
+        """The second at which the key expires; None for a master key."""
         return None if self.offline is None else self.offline.expires_s
 
     @property
     def can_sign_until_s(self) -> int:
-        """Second at which it ends, as `MetaStatus` reports it; the greatest possible second if it does not end."""
+        """The same second, as `MetaStatus` reports it; for a master key, the greatest possible second."""
         return (1 << 32) - 1 if self.offline is None else self.offline.expires_s
 
     def publication(self, published_s: int, entries: Sequence[LeafEntry]) -> bytes:
@@ -135,7 +135,7 @@ def new_master_key(*, demo: bool = False) -> MasterKey:
 
 
 def new_demo_leaf() -> Destination:
-    """Make a destination without keeping its private key: a demonstration's leaf serves no client."""
+    """Make a destination without keeping its private key, since a demonstration's leaf does not serve clients."""
     return _destination_of(Ed25519PrivateKey.generate())
 
 

@@ -7,8 +7,8 @@
 
 Only a reply with status 0 has a structure: a Meta LeaseSet2, which the client verifies. The request names the address,
 so a directory does not reveal which addresses one farm serves. The request has a fixed length. The client keeps its
-side of the stream open until it has the reply, because routers drop what arrives after a half-closed SAM stream. A
-receiver reads in parts: `reply_bytes_missing` returns the size of the next one.
+side of the stream open until it has the reply, because routers drop bytes that arrive on a half-closed SAM stream. A
+receiver reads in parts: `reply_bytes_missing` returns the size of the next part.
 
 Both sides judge structures alike (`verified_structure`): a directory does not return a structure that clients refuse.
 """

@@ -192,7 +192,7 @@ def hash_of_address(text: str) -> bytes:
 
 
 def encode_mapping(pairs: dict[str, str]) -> bytes:
-    """Encode a Mapping, keys sorted, so that equal mappings have equal bytes and signatures over them hold."""
+    """Encode a Mapping, keys sorted, so that equal mappings have equal bytes and signatures."""
     body = b"".join(
         _encode_string(key) + b"=" + _encode_string(pairs[key]) + b";" for key in sorted(pairs, key=_java_order)
     )
@@ -204,8 +204,8 @@ def encode_mapping(pairs: dict[str, str]) -> bytes:
 def read_mapping(data: bytes, offset: int = 0) -> tuple[dict[str, str], int]:
     """Read the Mapping that begins at `offset`; return it and the offset after it.
 
-    Unsorted or repeated keys are refused: routers encode a mapping again before they verify, so a structure signed over
-    another order can never hold.
+    Unsorted or repeated keys are refused: routers encode a mapping again before they verify, so a signature over
+    another order is never valid.
     """
     if len(data) < offset + 2:
         raise I2pError("the bytes end before the mapping's size")
@@ -224,7 +224,7 @@ def read_mapping(data: bytes, offset: int = 0) -> tuple[dict[str, str], int]:
 
 
 def _java_order(key: str) -> bytes:
-    # Routers sort by UTF-16 code units, which differs from code points beyond the basic plane.
+    # Routers sort by UTF-16 code units. This order differs from code points beyond the basic plane.
     return key.encode("utf-16-be", "surrogatepass")
 
 

@@ -6,9 +6,9 @@
      "epoch": …} ⏎
     the state machine's documents (`bridge.wire.log.snapshot`)
 
-A backup contains no hard state and no identity key, because a second server could then act as the first. It contains no
-farm key and no signing key, because backups are stored in less protected places. `label` and `epoch` name the farm key
-file that belongs to it.
+A backup does not contain hard state or an identity key, because a second server could then act as the first. It does
+not contain a farm key or signing keys, because backups are stored in less protected places. `label` and `epoch` name
+the farm key file that belongs to it.
 
 F is as in a node's formation state, with the promises that certify it. Version 1 named cluster id and founders without
 the promises. Such a backup can be read, but no server can join that farm: its state becomes the state of a new cluster.

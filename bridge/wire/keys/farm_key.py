@@ -6,8 +6,8 @@ file has the cluster id never creates a farm.
 
 Credentials for the Digest authentication of the Garlic Farm protocol are not stored. They are derived from a key and
 the cluster name, so two files cannot disagree about them, and a rotation changes them. The epoch is not an input of the
-derivation. A later epoch may use the same key again. Members that receive this epoch at different times must still
-accept each other.
+derivation, because a later epoch may use the same key again. Members that receive this epoch at different times must
+still accept each other.
 
 A running farm changes its keys by gossip; a member exports the current ones as a new file. The text is TOML, so that an
 operator can see which farm a file is for.
@@ -81,7 +81,7 @@ class FarmKey(Struct, frozen=True):
 
     @property
     def digest_credentials(self) -> tuple[DigestCredentials, ...]:
-        """The credentials of each open key. The first, of the sealing key, are presented; all are accepted."""
+        """The credentials of each open key. The node presents the first, of the sealing key, and accepts all."""
         return tuple(self._credentials_of(key) for key in self.gossip_keys)
 
     @property
@@ -174,7 +174,7 @@ def farm_key_text(farm_key: FarmKey) -> str:
         else ""
     )
     listed = ", ".join(f'"{each.hex()}"' for each in sorted(farm_key.founders))
-    # Left out once the farm is created: it does not have an effect then, and an earlier version does not read it.
+    # Left out once the farm is created: then it does not have an effect, and earlier versions cannot read it.
     exists = farm_key.cluster_id is not None
     founders = f"# Only these nodes may create the farm.\nfounders = [{listed}]\n" if listed and not exists else ""
     return (

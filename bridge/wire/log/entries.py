@@ -52,7 +52,7 @@ SUBMITTED_LIMIT_BYTES: Final = 4096
 """A reader keeps at most this number of decoded submissions, of at most this size each: about 4 MiB in all."""
 _REASON_LIMIT: Final = 200
 _NAMES_A_KIND: Final = re.compile(rb'\\|"(?:%s)"' % "|".join(each.member for each in KINDS).encode())
-"""A member that names a kind, or an escape that may hide one."""
+"""Finds a member that names a kind, or an escape that may hide such a member."""
 
 _skeleton = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _report = msgspec.json.Decoder(ReportEntry)
@@ -126,7 +126,7 @@ class EntryReader:
         return self._submitted.get(data) or self._read(data)
 
     def read_submitted(self, data: bytes) -> ProvenRecord:
-        """Read like `read`, for an entry whose client waits at this server; keep the newest small ones."""
+        """Read like `read`, for an entry whose client waits at this server; store the newest small results."""
         found = self.read(data)
         if len(data) <= SUBMITTED_LIMIT_BYTES:
             self._submitted[data] = found

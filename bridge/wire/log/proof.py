@@ -10,7 +10,7 @@ A proof has exactly one spelling. A proof is invalid if its base64url has unused
 a leading zero, a space precedes the brace, or the entry has a second member of that name (also an escaped one).
 Otherwise one signed entry could enter the log in two spellings, and the signed text would depend on a reader's parser.
 
-A key of small order is refused: with it one signature verifies for every text, so any client could write in its name.
+A key of small order is refused: one signature of it verifies for every text, so any client could write in its name.
 
 `proven` is a function of the bytes alone, so all servers agree on it, and it never raises. Sources: RFC 8032 (Ed25519),
 RFC 4648 section 5 (base64url).
@@ -78,7 +78,7 @@ def proven(data: bytes, cluster_id: bytes) -> Proof | None:
 
 
 def sign_entry(entry: bytes, key: Ed25519PrivateKey, cluster_id: bytes, number: int) -> bytes:
-    """Return the entry with a proof by `key` after its last member; no other byte changes.
+    """Return the entry with a proof by `key` after its last member; all other bytes stay unchanged.
 
     Raise ValueError for an entry that no farm would read, for an entry without members or with a proof, and for a
     number out of range.
@@ -102,7 +102,7 @@ def _signed_bytes(unsigned: bytes, cluster_id: bytes) -> bytes:
 
 
 def _tail(data: bytes) -> tuple[int, bytes, bytes, bytes] | None:
-    # These few bytes exclude nearly all entries without a proof; only the rest is searched.
+    # These few bytes exclude nearly all entries without a proof; only other entries are searched.
     if not data.endswith(b'"}') or data[_POINT : _POINT + 1] != b"." or len(data) > ENTRY_LIMIT_BYTES:
         return None
     start = max(0, len(data) - _TAIL_LIMIT_BYTES)

@@ -69,7 +69,7 @@ class MetaPart(Struct, rename="camel", omit_defaults=True):
     last_published_lease_set: StructureText | None = field(name="lastPublishedLS", default=None)
     can_sign_until_s: Seconds | None = field(name="canSignUntil", default=None)
     publish_failure: Raw = ABSENT
-    """Text. Older versions do not read it, so no value of it makes the entry foreign."""
+    """A text. Older versions do not read it, so no value of it makes the entry foreign."""
     standby: Raw = ABSENT
     """True or absent; older versions do not read it either."""
 
@@ -169,7 +169,7 @@ def checked_destination(destination: str) -> str:
 
 
 def check_report(entry: ReportEntry, check: Callable[[str], object] = checked_destination) -> None:
-    """Check beyond the types: raise `ApplicationError` if a destination occurs twice, or `check` refuses it."""
+    """Check values: raise `ApplicationError` if a destination occurs twice, or `check` refuses it."""
     masters = [part.destination for part in parts_of(entry)]
     leaves = [leaf.destination for leaf in entry.destinations]
     for named, refusal in ((masters, _MASTER_TWICE), (leaves, _LEAF_TWICE)):
@@ -316,8 +316,8 @@ _FIGURES: Final = {
 def within_ranges(report: Report) -> tuple[Report, tuple[str, ...]]:
     """Return the report without the figures that are outside their ranges, and the names of these figures.
 
-    A router may report any number. A number that no server accepts would hold back the whole report, and the node would
-    count as stale. The farm treats such a figure as unknown. The maximum instead would look like a measured value.
+    A router may report any number. Servers would refuse the whole report because of one such number, and the node would
+    count as stale. The farm treats an omitted figure as unknown. The maximum would look like a measured value.
     """
     dropped: list[str] = []
 
@@ -365,7 +365,7 @@ def _number(value: int | None) -> Raw:
 
 
 def _written(text: str | None) -> Raw:
-    """Return a text for a member that older versions skip: cut off, and without the brackets that they count.
+    """Return a text for a member that older versions skip: shortened, and without brackets, which they count.
 
     All members and readers of the log see it, so it does not contain addresses of the node's own network.
     """

@@ -10,9 +10,9 @@
 
 The receiver derives a founding's cluster id and log time from the promises, so they cannot contradict each other. The
 description is an array, because keys would take a fifth of the 512 bytes. The tenth and eleventh elements may be
-missing. Elements after the eleventh are ignored, so that a later version can add some. A version without `endorsement`
-ignores it, and never sends one. In a farm of nine founders with the longest names the bytes have room for two
-admissions, in others for four. The leader sends further admissions when the first admitted servers have started
+missing. Elements after the eleventh are ignored, so that a later version can add some. A version without support for
+`endorsement` ignores it and never sends it. With nine founders and the longest names, the bytes have room for two
+admissions, otherwise for four. The leader sends further admissions when the first admitted servers have started
 (`fitting_admissions`).
 
 The bytes come from a member (only the farm's key opens the datagram, and the node signed them), which may be broken or
@@ -73,7 +73,7 @@ _Founders = Annotated[tuple[_NodeId, ...], Meta(min_length=1, max_length=EXPECT_
 
 
 _Endorsement = Annotated[bytes, Meta(max_length=CLUSTER_ID_BYTES)]
-"""Empty, or a whole cluster id."""
+"""Empty bytes, or a whole cluster id."""
 
 
 class _Proposal(Struct, array_like=True, tag=0, forbid_unknown_fields=True):
@@ -123,7 +123,7 @@ def encode_metadata(metadata: NodeMetadata) -> bytes:
         metadata.notice.endorsement,
     )
     array = to_builtins(elements, builtin_types=_BYTES)
-    # The encoder uses the decoder's checks: nothing is sent that other nodes would refuse.
+    # The encoder uses the decoder's checks, so that it never makes bytes that other nodes would refuse.
     _read(array)
     while len(array) > _ELEMENTS_MIN and not array[-1]:
         array.pop()

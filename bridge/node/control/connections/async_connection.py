@@ -90,7 +90,7 @@ class AsyncConnection:
             raise ConnectionLostError from error
 
     def _not_connected(self, error: BaseException) -> str:
-        """Return why a node on TCP was not reached; `_TrustedSocket` reports failures of local sockets."""
+        """Return the reason why a node on TCP was not reached; `_TrustedSocket` reports failures of local sockets."""
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__cause__ or cause.__context__
@@ -114,7 +114,7 @@ def _host_of(address: NodeAddress) -> str:
 
 
 def connection_failure(error: BaseException) -> str:
-    """Return why a connection failed. Only the innermost errors contain the reason of each attempt."""
+    """Return the reasons of a failed connection, from the innermost error of each attempt."""
     errno_words = {
         ConnectionRefusedError: "it refused the connection; does the node run, with control.listen set?",
         TimeoutError: "no answer to the connection; is that machine on, and does a firewall drop this port?",
@@ -140,7 +140,7 @@ def _innermost(error: BaseException) -> Iterator[BaseException]:
 
 
 class _Tcp(httpcore.TrioBackend):
-    """A backend that records whether the TCP connection was accepted; if it was, the node causes a missing reply."""
+    """A backend that records whether the TCP connection was accepted: then a missing reply is the node's fault."""
 
     def __init__(self) -> None:
         self.is_connected = False

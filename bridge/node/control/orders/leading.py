@@ -3,9 +3,9 @@
     order at a follower ─▶ handover to this node, through the log ─▶ it leads ─▶ its state is current ─▶ the order
 
 The leader writes approvals, evictions, new keys and feature levels. A node never passes such an order on: otherwise a
-stolen node could have others evicted. Instead the node takes over leadership, which the same user could request by
-`garlicfarm transfer`, and carries out the order. So the user of an order does not get more rights than the two commands
-give, and no secret leaves the node. A node without a vote cannot lead; its refusal names the voters.
+stolen node could evict others. Instead the node takes over leadership, which the same user could request by `garlicfarm
+transfer`, and carries out the order. So this does not give the user further rights, and secrets do not leave the node.
+A node without a vote cannot lead; its refusal names the voters.
 
 A follower gets committed entries some time after the leader. So before it judges an order, it applies all entries that
 were acknowledged before (`FoundedFarm.catch_up`). Otherwise it would refuse the second of two orders at different
@@ -66,8 +66,8 @@ async def lead(farm: FoundedFarm, hand_over: HandOver) -> bool:
 async def commit_as_leader(farm: FoundedFarm, record: IdentityRecord, unknown: str) -> None:
     """Have an entry of the leader committed, and apply it; raise `Refused` otherwise.
 
-    An entry without a reply may be in the log, and be committed later. `unknown` is the advice for this case: it names
-    the command that shows the outcome.
+    Without a reply, the entry may still be committed later. `unknown` is the advice for this case, with the command
+    that shows the outcome.
     """
     try:
         entry = farm.signer.sign(encode(record))

@@ -6,8 +6,8 @@
 The entry that removes, retires or evicts a server may need a level that this server does not announce. The leader's own
 raising (`bridge.node.membership.level_raising`) waits for each voter: for a lost server until the end of the grace
 time, and for a hostile server forever. But a voter of an old version refuses the level's entry and all later ones. So
-if a majority needs the vote of this server, the level's entry would stop the farm. A removal or an approval is
-therefore refused while the server runs: the operator can update it or stop it.
+if the farm needs the vote of this server for a majority, the level's entry would stop the farm. A removal or an
+approval is therefore refused while the server runs: the operator can update it or stop it.
 
 The check commits nothing and does not move leadership, so a dry run gives the same answer. Only the leader knows which
 voters answer; any other node counts the voters that gossip or a connection of its Raft server reaches.
@@ -34,11 +34,11 @@ class OrderLevel(Struct, frozen=True):
     level: int
     why: str = ""
     is_eviction: bool = False
-    """The server may run, and the order itself checks the majority, or overrides this check."""
+    """True for an eviction: the server may run, and the order itself checks the majority, or overrides this check."""
 
 
 def check_level(farm: FoundedFarm, need: OrderLevel) -> None:
-    """Raise `Refused` unless the farm has the level, or this server as the leader could raise it now."""
+    """Raise `Refused` unless the farm has the level, or this server could raise it now as the leader."""
     level, server_id = farm.state.level, need.server_id
     if level >= need.level:
         return
