@@ -82,7 +82,7 @@ SHOWN_AT = {
     "fetch-reply-for-another-end": 3,
     "divergence-by-whole-terms": 4,
     "snapshot-without-directory-sync": 4,
-    "covered-before-the-snapshot-is-durable": 4,
+    "covered-before-the-snapshot-is-durable": 34,
     "refusal-of-a-stranger-counts": 4,
     "zmq-refusal-without-hint-begins-anew": 4,
     "kraft-leader-of-another-epoch": 2,
