@@ -1,4 +1,4 @@
-"""The overview of several farms: one row for each with its verdict, and the chosen one in short. Pure.
+"""The overview of several farms: one row for each with its verdict, and a summary of the chosen farm. Pure.
 
     FarmRow ─▶ overview_lines      worst verdict in the title, the table, the chosen farm's alarms and publications
     keys    ─▶ update_overview ─▶ OverviewState: the chosen farm, and the opened one
@@ -160,7 +160,7 @@ def _leader(row: FarmRow) -> str:
 
 
 def _preview(row: FarmRow, canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
-    """Return the chosen farm in short: its verdict and remedy whole, its alarms, its publications, its charts."""
+    """Return a summary of the chosen farm: its complete verdict and remedy, its alarms, publications and charts."""
     palette = canvas.palette
     width = max(LEAST_WIDTH, canvas.width - len(NOT_CHOSEN))
     lines = [Text("", end=""), canvas.line((row.name.upper(), palette.title))]
@@ -181,7 +181,7 @@ def _preview(row: FarmRow, canvas: Canvas, room: int, *, unicode: bool) -> list[
 
 
 def _whole(farm: FarmView) -> str:
-    """Return the verdict, with its advice unless alarms below it have the remedies."""
+    """Return the verdict, with its advice unless the alarms below contain the remedies."""
     verdict = farm.verdict
     return verdict.text if farm.alarms or verdict.severity is Severity.OK else f"{verdict.text}; {verdict.advice}"
 

@@ -82,7 +82,7 @@ async def _notice_signals(terminal: Terminal, wake: _Wake) -> None:
             if number == signal.SIGTSTP:
                 terminal.leave()
                 os.kill(os.getpid(), signal.SIGSTOP)
-                # The process continues here, after SIGCONT.
+                # After SIGCONT, the process continues here.
             if number != signal.SIGWINCH:
                 terminal.enter()
             wake.set(whole=True)

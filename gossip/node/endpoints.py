@@ -35,7 +35,7 @@ _PRIVATE: Final = tuple(
 
 
 _SHARED: Final = ip_network("100.64.0.0/10")
-"""RFC 6598. VPNs such as Tailscale assign these addresses; the internet does not route them."""
+"""The shared range of RFC 6598. VPNs such as Tailscale assign these addresses; the internet does not route them."""
 
 
 def parse_endpoint(text: str) -> tuple[str, int]:

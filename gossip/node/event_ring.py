@@ -1,8 +1,8 @@
 """The last events of a group, numbered, so that a reader can leave and resume.
 
-A queue per reader either grows while its reader sleeps or drops events without notice to the reader. A ring of fixed
-size with a running number on each event does neither. A reader keeps the number (its cursor) of its last event and
-requests the events after it. The ring reports the number of events that it had already dropped.
+A queue per reader would either grow while its reader is inactive, or drop events without a notice. A ring of fixed size
+with numbered events does neither. A reader keeps the number (its cursor) of its last event and requests the events
+after it. The ring reports the number of events that it had already dropped.
 
 The limit of the ring applies to each type of event. In a ring for all types, events that others may send without bound
 would displace important ones. One batch of datagrams can carry 2,048 user events, and readers run only after the whole

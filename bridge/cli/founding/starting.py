@@ -23,7 +23,7 @@ from bridge.wire.keys.farm_key import FarmKey
 
 SYSTEMD_RUNS: Final = Path("/run/systemd/system")
 SYSTEMCTL_S: Final = 180.0
-"""Seconds; the unit waits up to 120 s until the node is ready."""
+"""Time limit of systemctl in seconds; the unit waits up to 120 s until the node is ready."""
 
 
 def start_node(places: Places) -> None:
@@ -75,8 +75,8 @@ def systemctl_problem(*arguments: str) -> str:
 def as_node_user(places: Places) -> Iterator[None]:
     """Act as the owner of the state directory if the package's unit runs the node, and as root again afterwards.
 
-    So new files there belong to this user, and root does not follow links that this user makes. The secrets of this
-    user must be read in the same way: readers refuse a file of another user, even for root.
+    So new files there belong to this user, and root does not follow links that this user makes. Read this user's
+    secrets in the same way: readers refuse files of other users, even for root.
     """
     with acting_as_owner(places.state_dir) if places.is_service else nullcontext():
         yield

@@ -52,7 +52,7 @@ def completion_script(command: click.Command, shell: str) -> str:
     made = get_completion_class(shell)
     if made is None:
         raise LookupError(f"completion is not available in {shell}")
-    # It warns on stderr without bash, or with an old one: that concerns the machine that uses the script.
+    # click warns on stderr without a recent bash on this machine, but the script may be for another one.
     with redirect_stderr(StringIO()):
         script = made(command, {}, "garlicfarm", VARIABLE).source()
     # Click's script for fish would end the description of a word at its first comma.

@@ -1,4 +1,4 @@
-"""Lines for one standard stream, written by a separate thread: no reader of a log can stop a node.
+"""Writes lines to one standard stream in a separate thread, so that a reader of a log cannot stop a node.
 
     write(line) ──▶ queue of at most `WAITING_BYTES` ──▶ thread ──▶ stream
                 └── full: dropped and counted; the next written line has the number
@@ -104,7 +104,7 @@ def _descriptor_of(stream: TextIO) -> int | None:
     try:
         return stream.fileno()
     except OSError:
-        return None  # io.UnsupportedOperation: it is in memory
+        return None  # io.UnsupportedOperation: the stream is in memory
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

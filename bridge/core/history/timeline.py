@@ -104,7 +104,7 @@ class _Window:
         spans.append(Span(max(start_ms, self._from_ms), end_ms, state))
 
     def _cut(self, time_ms: int) -> None:
-        """Remove everything after a time: the clock has moved back to it."""
+        """Remove everything after a time to which the clock has moved back."""
         for row, spans in self.spans.items():
             kept = (each._replace(end_ms=min(each.end_ms, time_ms)) for each in spans if each.start_ms < time_ms)
             self.spans[row] = deque(kept, maxlen=ROW_SPANS_MAX)
@@ -154,7 +154,7 @@ def _bounded(window: _Window, from_ms: int, to_ms: int, step_ms: int) -> Timelin
     left_out = window.left_out
     excess = sum(len(window.spans[row]) for row in shown[:ROWS_MAX]) - SPANS_MAX
     if excess > 0:
-        # The oldest ends of all rows decide: every row keeps its newest spans.
+        # Drop the spans with the oldest ends, so that every row keeps its newest spans.
         ends = sorted(span.end_ms for row in shown[:ROWS_MAX] for span in window.spans[row])
         oldest_ms = ends[excess - 1]
         for row in shown[:ROWS_MAX]:

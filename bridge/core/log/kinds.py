@@ -84,9 +84,9 @@ class Kind:
     scope: Scope | None = None
     command: str = ""
     name: str = ""
-    """The member, if it is not given."""
+    """By default the member."""
     type: str = ""
-    """The name, if it is not given."""
+    """By default the name."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.member)

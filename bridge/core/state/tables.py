@@ -70,9 +70,9 @@ class Table(Struct, frozen=True):
     words: str
     author: str
     share: int
-    """Rows of one author."""
+    """Maximum number of rows of one author."""
     most: int
-    """All rows."""
+    """Maximum number of all rows."""
     releases: tuple[Release, ...]
     how: str
     """The rule, as text."""

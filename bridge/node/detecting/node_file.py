@@ -42,7 +42,7 @@ class NodeFile(Struct, frozen=True):
 
     @property
     def directory(self) -> Path:
-        """The start of its relative paths."""
+        """The directory that the file's relative paths start from."""
         return self.path.parent
 
     @property

@@ -77,12 +77,12 @@ class HistoryRecorder:
         self._changes: Changes | None = None
         """The recorded states; None after a failure, until the file is open again."""
         self._missed: FarmView | None = None
-        """The last view while the file is not open. The next view of a busy node may come many seconds later."""
+        """The last view while the file is not open, since the next view may come many seconds later."""
         self._file: HistoryFile | None = None
         self._pending: list[Record] = []
         self._news = trio.Event()
         self._disk = trio.Lock()
-        """Writes and reads do not overlap, so that a page does not end in the middle of a write."""
+        """Lock of the file: reads must not end in the middle of a write."""
         self._page: _StoredPage | None = None
         self._logged = ""
 

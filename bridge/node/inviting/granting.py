@@ -38,7 +38,7 @@ _APART: Final = frozenset({"router.kind", "gossip.seeds", "publishing.publish"})
 
 
 def settings_for(configuration: NodeConfiguration, masters: Sequence[str]) -> dict[str, Any]:
-    """Return the settings that a new node shares with this one, without those at their defaults."""
+    """Return the settings that a new node shares with this one, without default values."""
     table: dict[str, Any] = {}
     for path, value in _differing(written(configuration)).items():
         section, _, key = path.rpartition(".")

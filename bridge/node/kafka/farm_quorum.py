@@ -22,7 +22,7 @@ _SCHEME = "tcp://"
 
 
 def quorum_of(current: CurrentFarm, settings: KafkaSettings) -> QuorumView:
-    """Return the group from this node's view; without a leader while it is not a server of a farm."""
+    """Return the group as this node sees it. While this node is not a server of a farm, the group lacks a leader."""
     farm = current.farm
     if farm is None:
         return QuorumView(

@@ -1,4 +1,4 @@
-"""The leader's care of the group: it reads gossip, log and Raft, and makes one proposal at a time.
+"""The leader's task for the group: it reads gossip, log and Raft, and makes one proposal at a time.
 
     members, applied state, server.describe() ─▶ Reconciler.decide ──▶ Admit ─────────────▶ an entry of the log
                                                            └──▶ other proposals ───▶ change_configuration
@@ -63,7 +63,7 @@ from consensus import (
 WAITING_NAMED_MAX = 8
 LOOK_INTERVAL_SECONDS = 0.5
 REST_INTERVAL_SECONDS = 1.0
-"""Seconds between looks if no change is due."""
+"""Seconds between checks without a due change."""
 CAUGHT_UP_ENTRIES = 256
 PASSING = frozenset(
     {
@@ -84,7 +84,7 @@ class Reconciling:
     settings: ReconcileSettings
     contact_within_ms: int
     own: FarmMember
-    """This node, as the log will record it."""
+    """This node, in the form for the log."""
     cluster: str
     known: KnownFarm
     replica: Replica
@@ -191,7 +191,7 @@ class Reconciling:
         return facts if known is None or not known.name else {**facts, "name": known.name}
 
     async def _do(self, proposal: Proposal) -> str | None:
-        """Carry out a proposal; return the reason of a failure that lies in the proposal."""
+        """Carry out a proposal; return the reason of a failure that the proposal caused."""
         self.trace.append(RECONCILE_PROPOSED, self._facts(proposal))
         server = self.replica.server
         match proposal:

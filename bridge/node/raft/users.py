@@ -3,10 +3,10 @@
     users_file     user:password               users that may connect here, instead of holders of the farm key
     logins_file    host:port user:password     credentials for the server at that address
 
-The farm key's credentials belong to the cluster: every server sends and accepts the same. With files each server has
-its own users, and its password need not open another server. A changed file is read again, so an operator can add or
-remove users without a restart. If a file becomes unreadable, its previous content stays in force and an alarm is set.
-Both files contain passwords: mode 0600; lines that begin with `#` are comments.
+The farm key's credentials belong to the cluster: every server sends and accepts the same. With files, each server has
+its own users, and their passwords need not be valid at other servers. A changed file is read again, so an operator can
+add or remove users without a restart. If a file becomes unreadable, its previous content stays in force and an alarm is
+set. Both files contain passwords: mode 0600; lines that begin with `#` are comments.
 """
 
 from collections.abc import Mapping

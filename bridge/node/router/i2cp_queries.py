@@ -92,7 +92,7 @@ class RouterQueries:
         return await (await self._open()).get_date()
 
     async def _open(self) -> I2cpConnection:
-        # Only the first attempt is waited for, so that an unreachable router does not delay each report.
+        # Wait only for the first attempt, so that an unreachable router does not delay each report.
         with trio.move_on_after(CONNECT_PATIENCE_S):
             await self._tried.wait()
         if self._connection is None:

@@ -13,8 +13,8 @@ from typing import Final
 from msgspec import Struct
 
 RESERVED: Final = 192
-"""Storage (16), gossip (8), statistics (8), certificates and state files (16); own links and submissions use the rest.
-"""
+"""Storage (16), gossip (8), statistics (8), certificates and state files (16); the rest is for the node's own links and
+submissions."""
 _WANTED: Final = 2304
 LEAST: Final = 320
 """The lowest limit: below it, unknown clients could leave too few descriptors for the farm's servers."""

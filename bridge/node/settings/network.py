@@ -76,7 +76,7 @@ class GossipSettings:
         ),
     ]
     chosen: ChosenAddress | None = field(default=None, compare=False)
-    """The reason why `bind` has this host; None if the operator has set it."""
+    """The reason why `bind` has this host; None if the operator has set the host."""
     advertise: Annotated[
         Address | None,
         Setting(

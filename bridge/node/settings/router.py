@@ -9,9 +9,9 @@
       i2pcontrol_password_file, i2pcontrol_certificate
       sam = "127.0.0.1:7656"                       its SAM bridge, for the node's directory; "off" without one
 
-Passwords are in files of mode 0600, never in the configuration, which operators pass around. Each kind has its own
-class, so that settings of the other kind are refused like unknown ones. Otherwise an operator could rely on a setting
-without effect.
+Passwords are in files of mode 0600, never in the configuration, which operators may show to others. Each kind has its
+own class, so that settings of the other kind are refused like unknown ones. Otherwise an operator could rely on a
+setting without effect.
 """
 
 import dataclasses

@@ -67,7 +67,7 @@ def encode_key(key: bytes) -> str:
 
 
 def decode_key(text: str, what: str, size: int = KEY_BYTES) -> bytes:
-    """Return the inverse of `encode_key`; the error names the field, not the value."""
+    """Return the bytes of an encoded key; the error names the field, not the value."""
     try:
         key = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -85,7 +85,7 @@ class NamedKeyFile(msgspec.Struct, forbid_unknown_fields=True):
     public_key: str
 
     def __repr__(self) -> str:
-        """Leave the keys out: the repr of a Struct shows its fields."""
+        """Omit the keys, because the repr of a Struct shows its fields."""
         return f"{type(self).__name__}({self.name!r})"
 
 

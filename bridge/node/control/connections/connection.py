@@ -62,7 +62,7 @@ class Connection(Protocol):
 
 def check_path(path: Path) -> int:
     """Return the user that may listen on the socket at `path`; raise `UntrustedPathError` and `OSError`."""
-    # Checked first: a missing socket is reported as missing, not as untrusted.
+    # Check this first, so that a missing socket is reported as missing, not as untrusted.
     path.stat()
     facts = facts_about_node(path)
     check_control_socket(path, facts)

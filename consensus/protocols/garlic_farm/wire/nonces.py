@@ -1,12 +1,12 @@
-"""Server nonces that do not use memory until a client proves the password with one.
+"""Server nonces, which use memory only after a client has proved the password with them.
 
     nonce = hex( milliseconds 8 │ random 8 │ HMAC-SHA256(secret, milliseconds │ random), first 16 bytes )
 
 A challenge does not store anything, so a flood of them is free. Memory begins with the first authenticated use. For
 each nonce in use the highest `nc` is stored, and only a higher one is accepted, so a recorded request cannot be sent
 again. The table is bounded. When a nonce is dropped, its time of issue becomes the floor. Every nonce from before the
-floor counts as expired, so requests with a dropped nonce never become valid again. A client refused here despite the
-right password gets `stale`, and starts over with a fresh nonce and the same password.
+floor counts as expired, so requests with a dropped nonce never become valid again. A refused client with the right
+password gets `stale`, and repeats the login with a fresh nonce.
 
 The clock must not go back during the process. The secret is new in each process, which invalidates every older nonce.
 """
@@ -57,7 +57,10 @@ class NonceBook:
         return True
 
     def is_current(self, nonce: str, now_ms: int) -> bool:
-        """Return True if this process minted it recently. If not, the client needs a new one; this is not an error."""
+        """Return True if this process minted the nonce recently.
+
+        Otherwise the client needs a new one, which is not an error.
+        """
         issued_ms = self._issued_ms(nonce)
         if issued_ms is None or issued_ms > now_ms or now_ms - issued_ms >= self._lifetime_ms:
             return False

@@ -37,7 +37,7 @@ class ClusterServer(Struct, frozen=True):
 class Configuration(Struct, frozen=True):
     """A cluster's servers; `log_index` is its own entry's, `last_log_index` the previous configuration's.
 
-    The document has only servers that vote. Old servers (C_old of a joint one) and learners are an extension.
+    The document has only servers that vote. Old servers (C_old of a joint configuration) and learners are an extension.
     """
 
     log_index: int

@@ -9,7 +9,7 @@ later requests on its connection. If an API holds its replies for longer than Ka
 
 Messages are the Structs of `wire.messages_*`, which are the same for all versions of an API.
 
-This is a separate module because listener and services need it, and neither needs the other.
+This is a separate module because the listener and the services import it, and do not import each other.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

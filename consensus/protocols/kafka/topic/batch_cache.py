@@ -136,7 +136,7 @@ def _joined(batches: Iterator[_Batch], max_bytes: int) -> bytes:
 
 
 def _cut(data: bytes, offset: int) -> Iterator[_Batch]:
-    """Yield the batches with their ranges of offsets: offsets without a record belong to the next batch."""
+    """Yield the batches with their ranges of offsets; offsets without a record belong to the next batch."""
     first = offset
     for at, head in batch_heads(data):
         yield _Batch(min(first, head.base_offset), head.last_offset + 1, data[at : at + head.size_bytes])

@@ -1,15 +1,15 @@
-"""The ends of terms in a replicated log, for consumers that check for a cut log.
+"""The ends of terms in a replicated log, for consumers that check for a truncated log.
 
     terms    1 1 1 | 2 2 | 4 4 4 … final         end of 1: 3   end of 2 and of 3: 5   end of 4: not known yet
     offsets  0 1 2   3 4   5 6 7
 
 A *final* entry is committed and, in a topic that ends at the applied index, also applied. A term ends at the first
-final entry of a later term. The terms of the compacted part are no longer known: a term that ended there ends at the
-log's start at the latest.
+final entry of a later term. The terms of the compacted part are unknown, so a term that ended there counts as ended at
+the log's start.
 
-Without a final entry of a later term a server does not know the end, since it may lag; so records do not count as cut
-off. A term later than the server's own may be unknown to this server alone, so the server waits for a read barrier. If
-the term is still unknown then, it belongs to another log, such as the log of a farm before its recovery.
+Without a final entry of a later term, a server does not know the end, since it may lag. So it does not report records
+as truncated. A term later than the server's own may be unknown to this server alone, so the server waits for a read
+barrier. If the term is still unknown then, it belongs to another log, such as the log of a farm before its recovery.
 
 This is a separate module because a quorum's log and a farm's log are served by different topics.
 """
