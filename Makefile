@@ -51,8 +51,8 @@ run: $(VENV)/base.stamp
 
 # Five runs at the same time. Tests with real processes mostly wait, so they have four workers; the tests with Spark share
 # one JVM and one process. The other tests use the processors that they leave: `nice` prefers the real processes, which
-# would fail without processor time. Each run of these has one worker, because each worker collects all tests of its run.
-# A worker that ends is replaced. Each run's output appears at its end. A failed run does not prevent the others.
+# would fail without processor time. These runs have no workers of xdist, because each worker would collect all tests of
+# its run. Each run's output appears at its end. A failed run does not prevent the others.
 # tests/conftest.py groups and orders tests. TESTS="tests/spec tests/wire" runs some tests.
 test: $(VENV)/all.stamp
 ifdef TESTS
@@ -70,7 +70,7 @@ test-waiting: $(VENV)/all.stamp
 test-spark: $(VENV)/all.stamp
 	$(BIN)/python -m pytest -q --timeout 600 -o faulthandler_timeout=900 -m "not soak and not interop" tests/spark
 
-COMPUTING := nice -n 3 $(BIN)/python -m pytest -q -n 1 -m "not soak and not interop and not packages"
+COMPUTING := nice -n 3 $(BIN)/python -m pytest -q -m "not soak and not interop and not packages"
 test-node test-pipeline: test-%: $(VENV)/all.stamp
 	$(COMPUTING) tests/$*
 

@@ -25,7 +25,6 @@ import tempfile
 from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
@@ -66,8 +65,6 @@ LONG_FARMS = (
 )
 LONG = tuple(f"tests/end_to_end/test_{name}.py" for name in LONG_FARMS)
 """The slowest groups, slowest first."""
-WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 CLOCK = "autojump_clock"
 YOUNG_OBJECTS = 20_000
 """Threshold of garbage collections: with Python's 700, collections need a tenth of the processor time."""
@@ -77,18 +74,6 @@ STARTED_TESTS = 2
 
 def _group(nodeid: str) -> str:
     return nodeid.partition("::")[0]
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(
-    collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Start each folder at a different file in each worker: workers in a new clone compile different files."""
-    report = yield
-    if isinstance(collector, pytest.Directory) and report.result:
-        start = len(report.result) * WORKER // WORKERS % len(report.result)
-        report.result = [*report.result[start:], *report.result[:start]]
-    return report
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -177,26 +162,6 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     restore_garbage_collector(before)
     if found:
         pytest.fail(f"the test changed the process: {'; '.join(found)}")
-
-
-def _is_used(event: str, data: dict[str, Any]) -> bool:
-    """Return False for the start and end of a test, and for its setup and teardown if they passed."""
-    if event == "testreport":
-        report: dict[str, object] = data["data"]
-        return report["when"] == "call" or report["outcome"] != "passed"
-    return event not in {"logstart", "logfinish"}
-
-
-def pytest_plugin_registered(plugin: Any) -> None:
-    """Send only used events to the controller of xdist: each takes half a millisecond of processor time."""
-    if type(plugin).__name__ == "WorkerInteractor":
-        send = plugin.sendevent
-
-        def send_used(event: str, **data: Any) -> None:
-            if _is_used(event, data):
-                send(event, **data)
-
-        plugin.sendevent = send_used
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:

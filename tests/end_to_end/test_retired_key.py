@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.api.control_routes import NODES
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, exported_key
 from tests.end_to_end.settings import LOOPBACK, broadcast_farm, free_port, node_toml
 from tests.end_to_end.test_keys import alarms
@@ -47,7 +48,7 @@ def lan(tmp_path: Path) -> Iterator[Lan]:
 
 
 def names_recorded(farm: Farm, count: int) -> bool:
-    nodes = farm.nodes[0].ask(lambda client: client.nodes()).nodes
+    nodes = farm.nodes[0].ask(lambda client: client.call(NODES)).nodes
     return len([each for each in nodes if each.name]) == count
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import trio
 
+from bridge.api.control_routes import NODES
 from bridge.node.membership.admissions import FILE_NAME, AdmissionFile
 from tests.simulation.farm.fault_walk import FORMED_S, until_healthy
 from tests.simulation.farm.host import Host, PlainDisk, current_host
@@ -77,7 +78,7 @@ def test_broadcast_farm_admits_a_node_and_follows_an_address() -> None:
                 await world.start(name)
             await trio.sleep(6)
             async with world.control("node-1") as client:
-                view, nodes = await client.view(), (await client.nodes()).nodes
+                view, nodes = await client.view(), (await client.call(NODES)).nodes
             assert view.raft.applied_index == 0, f"seed {SEED}"
             down = view.verdict.text.partition("; ")[2]
             assert down == "server 2 not seen by gossip, server 3 not seen by gossip", f"seed {SEED}"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from bridge.api.control_routes import COMMANDS
+from bridge.api.control_routes import COMMANDS, NODES
 from bridge.api.requests import CommandRequest, RemovalOrder
 from bridge.api.view import FarmView
 from bridge.core.log.feature_level import FIRST_LEVEL
@@ -36,7 +36,7 @@ async def _refused(world: World, name: str, reason: str) -> None:
         with pytest.raises(ControlError, match=reason):
             await client.command(REMOVE_OLD)
         assert (await client.cluster()).leader_id == leader
-        assert (await client.nodes()).level == FIRST_LEVEL
+        assert (await client.call(NODES)).level == FIRST_LEVEL
         assert (await client.submit(b'{"a": 1}')).accepted
 
 
@@ -72,6 +72,6 @@ def test_removal_of_old_server_keeps_the_majority() -> None:
                 await client.command(REMOVE_OLD)
             await _until(world, lambda view: len(view.raft.voters) == len(world.hosts) - 1)
             async with world.control("node-1") as client:
-                assert (await client.nodes()).level > FIRST_LEVEL
+                assert (await client.call(NODES)).level > FIRST_LEVEL
 
     simulate(7, story)
