@@ -17,7 +17,7 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from functools import cache
@@ -147,7 +147,6 @@ class MadeFarms:
     def __init__(self, count: int) -> None:
         self.problems: Mapping[str, str] = {}
         self.unread = Unread()
-        self.removed = frozenset[str]()
         self._count = count
         self._periods = 0
         self._logs: dict[str, SelectedLog] = {}
@@ -164,10 +163,10 @@ class MadeFarms:
         del next_entries, thorough
         return self._logs
 
-    @property
-    def newest(self) -> Mapping[str, int]:
-        """The entry after the last one of each farm."""
-        return {cluster: each.status.commit_index + 1 for cluster, each in self._logs.items()}
+    def removed_clusters(self, clusters: Collection[str]) -> frozenset[str]:
+        """Return an empty set."""
+        del clusters
+        return frozenset()
 
     def places(self, clusters: frozenset[str]) -> dict[str, Place]:
         """Return the places of these clusters."""

@@ -32,7 +32,7 @@ from pipeline.decode.columns import Row, RowsOfLog, batches_of_logs
 from pipeline.schemas import ENTRIES
 from pipeline.source import log_client
 from pipeline.source.daemon_pool import DaemonPool
-from pipeline.source.farms import OLDEST, SNAPSHOT, ManyFarms, OneFarm, Place, SelectedLog, StreamFarms
+from pipeline.source.farms import OLDEST, SNAPSHOT, UNLISTED_MAX, ManyFarms, OneFarm, Place, SelectedLog, StreamFarms
 from pipeline.source.log_client import FarmLogError, FarmSilentError, credentials_of, shortened
 from pipeline.source.offsets import WHOLE_FARMS, Offset, WholeOffsets, entries_before
 from pipeline.source.ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
@@ -313,6 +313,8 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         self._silent_since: float | None = None
         self._turn = ""
         """The last farm of the last batch, if a batch does not have all farms."""
+        self._newest: dict[str, int] = {}
+        self._removed: frozenset[str] = frozenset()
 
     # The names below are Spark's.
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -340,6 +342,11 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
     def _latest(self, start: Offset, limit: ReadLimit) -> Offset:
         next_entries: dict[str, int] = start["farms"]
         logs = self._farms.poll(next_entries, thorough=self._available_now and self._stop_before is None)
+        self._newest |= {cluster: each.status.commit_index + 1 for cluster, each in logs.items()}
+        removed = self._farms.removed_clusters(self._newest)
+        for cluster in removed:
+            del self._newest[cluster]
+        self._removed = (self._removed | removed).difference(self._newest)
         counts = self._counts(logs, next_entries)
         if isinstance(limit, ReadMaxRows) and not isinstance(limit, ReadAllAvailable):
             chosen = in_turn(counts, limit.max_rows, self._turn)
@@ -357,7 +364,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
             if count or cluster in begins
         }
         ends_read = {**next_entries, **moved}
-        absent = ends_read.keys() - self._farms.newest.keys()
+        absent = ends_read.keys() - self._newest.keys()
         self._read = entries_before({"farms": ends_read}) - sum(ends_read[each] - 1 for each in absent)
         if not moved:
             return start
@@ -404,11 +411,11 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
             "unlisted": list(unread.unlisted),
         }
         reported = {name: each for name, each in named.items() if each}
-        newest = self._farms.newest
-        if len(newest) > WHOLE_FARMS:
-            totals = {"farms": len(newest), "read": self._read, "newest": entries_before({"farms": newest})}
-            return {"totals": totals, "removed": sorted(self._farms.removed), **reported}
-        return {"farms": newest, **reported} if newest or reported else None
+        if len(self._newest) > WHOLE_FARMS:
+            newest = entries_before({"farms": self._newest})
+            totals = {"farms": len(self._newest), "read": self._read, "newest": newest}
+            return {"totals": totals, "removed": sorted(self._removed)[:UNLISTED_MAX], **reported}
+        return {"farms": {**self._newest}, **reported} if self._newest or reported else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the run when its first batch is planned."""

@@ -23,7 +23,7 @@ reports each farm's problem.
 import json
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import cache, partial
@@ -168,11 +168,9 @@ class Unread:
 class _FarmState:
     """The query state of one farm."""
 
-    settings: int
-    """The hash of its settings: equal settings keep the state."""
+    settings: _FarmInFile
     place: Place
-    log: SelectedLog | None = None
-    """The log by the last reply."""
+    first_log: SelectedLog | None = None
     question: "Future[SelectedLog] | None" = None
     requested_at_s: float = 0.0
     backoff: Backoff | None = None
@@ -195,13 +193,8 @@ class StreamFarms(Protocol):
     def poll(self, next_entries: Mapping[str, int], *, thorough: bool) -> dict[str, SelectedLog]:
         """Return the logs of the farms that reply soon, by cluster id; `thorough`: of all farms."""
 
-    @property
-    def newest(self) -> Mapping[str, int]:
-        """The entry after the last known one of each farm, by cluster id; computed from the last replies."""
-
-    @property
-    def removed(self) -> frozenset[str]:
-        """The clusters that are not read any more."""
+    def removed_clusters(self, clusters: Collection[str]) -> frozenset[str]:
+        """Return the clusters that are not read any more."""
 
     def places(self, clusters: frozenset[str]) -> dict[str, Place]:
         """Return the places of these clusters."""
@@ -212,7 +205,7 @@ class OneFarm:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._log: SelectedLog | None = None
+        self._first_log: SelectedLog | None = None
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -232,20 +225,15 @@ class OneFarm:
         if len(next_entries) > 1:
             raise FarmLogError(f"the tables contain {len(next_entries)} farms: name them all with --farms")
         cluster = next(iter(next_entries), None)
-        if self._log is None:
-            self._log = _poll_first(self._place, cluster, next_entries, of_all=thorough)
+        if self._first_log is None:
+            log = self._first_log = _poll_first(self._place, cluster, next_entries, of_all=thorough)
         else:
-            self._log = _poll_again(self._log, next_entries, of_all=thorough)
-        return {self._log.status.cluster: self._log}
+            log = _poll_again(self._first_log, next_entries, of_all=thorough)
+        return {log.status.cluster: log}
 
-    @property
-    def newest(self) -> Mapping[str, int]:
-        """The entry after the last known one; empty before the first reply."""
-        return {} if self._log is None else _newest([self._log])
-
-    @property
-    def removed(self) -> frozenset[str]:
-        """Always empty."""
+    def removed_clusters(self, clusters: Collection[str]) -> frozenset[str]:
+        """Return an empty set."""
+        del clusters
         return frozenset()
 
     def places(self, clusters: frozenset[str]) -> dict[str, Place]:
@@ -267,8 +255,6 @@ class ManyFarms:
         self._pool = DaemonPool(QUERIES_AT_ONCE)
         self._of_file = ""
         self._unlisted: list[str] = []
-        self._removed: list[str] = []
-        """The clusters of the farms that have left the file; at most `UNLISTED_MAX`."""
         self._read_again()
         if self._of_file:
             raise FarmLogError(self._of_file)
@@ -282,7 +268,7 @@ class ManyFarms:
     @property
     def unread(self) -> Unread:
         """The farms without a log or a problem: they have not replied yet, or are not listed any more."""
-        waiting = [name for name, each in self._farms.items() if each.log is None and not each.problem]
+        waiting = [name for name, each in self._farms.items() if each.first_log is None and not each.problem]
         return Unread(waiting=tuple(waiting), unlisted=tuple(self._unlisted))
 
     def poll(self, next_entries: Mapping[str, int], *, thorough: bool) -> dict[str, SelectedLog]:
@@ -295,9 +281,11 @@ class ManyFarms:
         for each in self._farms.values():
             if each.question is None and (each.due_s <= now_s or thorough):
                 each.requested_at_s = now_s
-                each.question = self._pool.submit(partial(_poll, each.place, each.log, next_entries, of_all=thorough))
+                each.question = self._pool.submit(
+                    partial(_poll, each.place, each.first_log, next_entries, of_all=thorough)
+                )
         waiting = [each.question for each in self._farms.values() if each.question is not None]
-        is_first = all(each.log is None for each in self._farms.values())
+        is_first = all(each.first_log is None for each in self._farms.values())
         patience_s = FIRST_PATIENCE_SECONDS if is_first else PATIENCE_SECONDS
         wait(waiting, None if thorough else patience_s)
         found: dict[str, SelectedLog] = {}
@@ -310,24 +298,19 @@ class ManyFarms:
                 found[log.status.cluster] = log
         return found
 
-    @property
-    def newest(self) -> Mapping[str, int]:
-        """The entry after the last known one of each farm in the file, by cluster id."""
-        return _newest(each.log for each in self._farms.values())
-
-    @property
-    def removed(self) -> frozenset[str]:
-        """The clusters that left the file; none while a farm in it has not reported its cluster."""
-        is_known = all(each.log is not None for each in self._farms.values())
-        return frozenset(self._removed) - self.newest.keys() if self._removed and is_known else frozenset()
+    def removed_clusters(self, clusters: Collection[str]) -> frozenset[str]:
+        """Return the clusters that left the file; none while a farm in it has not reported its cluster."""
+        known = {each.first_log.status.cluster for each in self._farms.values() if each.first_log is not None}
+        is_known = all(each.first_log is not None for each in self._farms.values())
+        return frozenset(clusters) - known if is_known else frozenset()
 
     def places(self, clusters: frozenset[str]) -> dict[str, Place]:
         """Return the places of these clusters. Raise FarmSilentError when one of them has not replied for long."""
         until_s = time.monotonic() + log_client.SILENCE_SECONDS
         while True:
-            logs = (each.log for each in self._farms.values())
+            first_logs = (each.first_log for each in self._farms.values())
             # If two names belong to the same farm, only the first is used.
-            found = {each.status.cluster: each.place for each in reversed([*logs]) if each is not None}
+            found = {each.status.cluster: each.place for each in reversed([*first_logs]) if each is not None}
             missing = clusters - found.keys()
             if not missing:
                 return found
@@ -349,34 +332,28 @@ class ManyFarms:
             farms = _read_farms(self._path)
             # Farms with the same files share the credentials, which are read once.
             load = cache(load_credentials)
-            hashes = {name: hash(msgspec.json.encode(farm)) for name, farm in farms.items()}
-            known = {name: each for name, each in self._farms.items() if hashes.get(name) == each.settings}
+            known = {name: each for name, each in self._farms.items() if farms.get(name) == each.settings}
             new = {
-                name: _FarmState(hashes[name], _place(name, farm, self._path, self._page_size, load))
+                name: _FarmState(farm, _place(name, farm, self._path, self._page_size, load))
                 for name, farm in farms.items()
                 if name not in known
             }
         except (OSError, FarmLogError) as error:
             self._of_file = str(error) if isinstance(error, FarmLogError) else f"{self._path} cannot be read: {error}"
             return
-        left = [(name, each) for name, each in self._farms.items() if name not in farms]
-        lost = (name for name, each in left if each.problem or each.log is None)
+        lost = [
+            name for name, each in self._farms.items() if name not in farms and (each.problem or each.first_log is None)
+        ]
         unlisted = dict.fromkeys((*self._unlisted, *lost))
         self._unlisted = [name for name in unlisted if name not in farms][-UNLISTED_MAX:]
-        clusters = (each.log.status.cluster for _, each in left if each.log is not None)
-        self._removed = [*dict.fromkeys((*self._removed, *clusters))][-UNLISTED_MAX:]
         self._changed, self._of_file = changed, ""
         self._farms = {**known, **new}
 
 
-def _newest(logs: Iterable[SelectedLog | None]) -> dict[str, int]:
-    return {each.status.cluster: each.status.commit_index + 1 for each in logs if each is not None}
-
-
-def _poll(place: Place, log: SelectedLog | None, next_entries: Mapping[str, int], *, of_all: bool) -> SelectedLog:
-    if log is None:
+def _poll(place: Place, first_log: SelectedLog | None, next_entries: Mapping[str, int], *, of_all: bool) -> SelectedLog:
+    if first_log is None:
         return _poll_first(place, None, next_entries, of_all=of_all)
-    return _poll_again(log, next_entries, of_all=of_all)
+    return _poll_again(first_log, next_entries, of_all=of_all)
 
 
 def _poll_first(place: Place, cluster: str | None, next_entries: Mapping[str, int], *, of_all: bool) -> SelectedLog:
@@ -403,12 +380,12 @@ def _poll_first(place: Place, cluster: str | None, next_entries: Mapping[str, in
     return SelectedLog(place, status, start)
 
 
-def _poll_again(log: SelectedLog, next_entries: Mapping[str, int], *, of_all: bool) -> SelectedLog:
+def _poll_again(first_log: SelectedLog, next_entries: Mapping[str, int], *, of_all: bool) -> SelectedLog:
     """Query the same farm again; raise FarmLogError."""
-    cluster, place = log.status.cluster, log.place
+    cluster, place = first_log.status.cluster, first_log.place
     status = place.ranges.status(cluster, of_all=of_all)
-    _refuse_compacted(place.ranges, next_entries.get(cluster, log.begin), status)
-    return SelectedLog(place, status, log.begin, log.covered)
+    _refuse_compacted(place.ranges, next_entries.get(cluster, first_log.begin), status)
+    return SelectedLog(place, status, first_log.begin, first_log.covered)
 
 
 def _refuse_compacted(ranges: LogRanges, next_entry: int, found: LogStatus) -> None:
@@ -436,7 +413,8 @@ def _answer(each: _FarmState) -> SelectedLog | None:
         is_refusal = isinstance(error, FarmLogError)
         each.problem = str(error) if is_refusal else f"cannot be queried, because of a fault of the pipeline: {error!r}"
         return None
-    each.log = log
+    if each.first_log is None:
+        each.first_log = log
     each.backoff = None
     each.problem = ""
     return log

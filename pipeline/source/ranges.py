@@ -78,8 +78,6 @@ class NodeRanges:
     entries, all nodes are queried, and the node with the most entries is first from then on.
     """
 
-    __slots__ = ("_commit_index", "_log", "_moved_at", "_page_size")
-
     def __init__(self, addresses: tuple[str, ...], credentials: Credentials, page_size: int) -> None:
         self._log = FarmLog(addresses, credentials)
         self._page_size = page_size
