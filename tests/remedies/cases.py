@@ -1,6 +1,7 @@
 """One case for each command that the product advises: the test that runs it and asserts its outcome.
 
-    READS            run at a running node: exit code 0
+    READS            run at a fabricated node: exit code 0
+    GUIDE            run as a line of docs/how-to/client-keys.md by `test_client_key_guide_commands_succeed`
     file::test       run by this test in the situation of the advice, with an assertion of its outcome
 
 The key is the command without values: its path and its options. A remedy without a case fails `test_remedies.py`. A
@@ -10,6 +11,7 @@ case fails if its test does not exist, or does not run the command (`typing.py`)
 from typing import Final
 
 READS: Final = "typed at a node that serves"
+GUIDE: Final = "typed by a reader of the guide"
 HERE: Final = "tests/remedies/test_remedies.py"
 DECIDED: Final = "tests/node/test_cli_management.py::test_operator_command_is_sent_to_node"
 FOUNDING: Final = "tests/end_to_end/test_founding_commands.py::test_three_machines_make_farm_with_one_command_each"
@@ -29,6 +31,7 @@ CASES: Final[dict[str, str]] = {
     "log": READS,
     "log-time show": READS,
     "backup": LOST,
+    "confirm-cluster": "tests/end_to_end/test_copied_key.py::test_new_node_without_cluster_id_waits_for_confirmation",
     "completion": "tests/node/test_completion.py::test_completion_script_is_valid_for_shell",
     "config": "tests/node/test_cli_config.py::test_import_writes_settings_with_own_name_key_and_leaf",
     "config show": "tests/node/test_cli_config.py::test_shown_configuration_is_complete_without_secrets",
@@ -53,8 +56,8 @@ CASES: Final[dict[str, str]] = {
     "keys master --spare": "tests/node/test_cli_keys_master.py::test_spare_keys_are_added_with_master_key",
     "keys receive": "tests/node/test_cli_keys_master.py::test_joined_node_receives_its_signing_key",
     "keys master": "tests/node/test_cli_keys_master.py::test_master_makes_keys_for_node_and_invited_nodes",
-    "keys new-client": f"{HERE}::test_client_key_guide_commands_succeed",
-    "keys new-client --name": f"{HERE}::test_client_key_guide_commands_succeed",
+    "keys new-client": GUIDE,
+    "keys new-client --name": GUIDE,
     "keys new-curve": "tests/node/test_zmq_keys.py::test_commands_create_key_and_show_only_public_half",
     "keys new-curve --name": "tests/node/test_zmq_keys.py::test_commands_create_key_and_show_only_public_half",
     "keys new-destination": "tests/node/test_cli_destination_keys.py::"
@@ -72,12 +75,12 @@ CASES: Final[dict[str, str]] = {
     "log verify": "tests/node/test_log_verify.py::test_intact_directory_is_reported_with_counts_unchanged",
     "log-time back": DECIDED,
     "monitor": "tests/node/test_cli_watching.py::test_monitor_merges_events_of_all_nodes",
-    "node admit-client": f"{HERE}::test_client_key_guide_commands_succeed",
+    "node admit-client": GUIDE,
     "node approve": LOST,
     "node clients": "tests/node/test_json_documents.py::test_command_output_keeps_its_keys",
     "node evict": "tests/node/test_cli_leader.py::test_command_to_follower_continues_at_leader",
     "node list": LOST,
-    "node remove-client": f"{HERE}::test_client_key_guide_commands_succeed",
+    "node remove-client": GUIDE,
     "publish cost": DECIDED,
     "publish exclude": DECIDED,
     "publish force": DECIDED,
@@ -95,9 +98,10 @@ CASES: Final[dict[str, str]] = {
     "run --config": "tests/end_to_end/test_run.py::test_single_node_creates_farm_and_stops",
     "servers remove": f"{HERE}::test_advice_after_loss_is_never_refused",
     "servers restore": DECIDED,
-    "submit": f"{HERE}::test_client_key_guide_commands_succeed",
+    "submit": GUIDE,
     "top": "tests/node/test_cli_terminals.py::test_top_is_drawn_with_limited_encoding",
     "transfer": "tests/node/test_cli_commands.py::test_transfer_names_new_leader_or_reason",
+    "withdraw": "tests/node/test_cli_ends.py::test_withdrawal_is_confirmed_with_name_of_node",
     "up": "tests/end_to_end/test_up.py::test_up_exits_zero_after_complete_publication",
     "up --nodes": "tests/end_to_end/test_up.py::test_up_exits_zero_after_complete_publication",
 }

@@ -1,7 +1,7 @@
 """All commands that the product advises, with the place of the advice.
 
     sources      strings and f-strings of the packages, without docstrings: commands in backticks, for example in the
-                 remedies of alarms (`bridge.api.alarms`)
+                 remedies of alarms (`bridge.api.alarms`). An f-string may contain a constant of its module
     guides       docs/how-to: commands in backticks, and the lines of code blocks
 
 A placeholder (`FILE`, `{path}`) represents a value. `…` ends a command, and the reader completes it. A command without
@@ -11,14 +11,14 @@ arguments is only a mention (*as `garlicfarm keys offline` writes it*).
 import ast
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("bridge", "gossip", "consensus", "pipeline")
 _QUOTED = re.compile(r"`((?:sudo (?:-u \S+ )?)?(?:garlicfarm|systemctl|chown|chmod|mv) [^`]+)`")
-_OPENED = re.compile(r"`(?:sudo|garlicfarm|systemctl|chown|chmod|mv)\b")
+_PROGRAM = re.compile(r"\b(?:garlicfarm|systemctl|chown|chmod|mv)\b")
 _LINE = re.compile(r"^ {4,}(?:\$ )?((?:sudo (?:-u \S+ )?)?garlicfarm .+)$")
 _TEXT = re.compile(r"\s{2,}.*$|\s+#\s.*$")
 
@@ -60,11 +60,12 @@ def in_sources(root: Path = ROOT) -> Iterator[Remedy]:
 
 
 def in_module(source: str, place: str) -> Iterator[Remedy]:
-    """Yield the remedies of one module. Modules without a command are not parsed."""
-    if _OPENED.search(source) is None:
+    """Yield the remedies of one module. Modules without the name of a program are not parsed."""
+    if _PROGRAM.search(source) is None:
         return
     tree = ast.parse(source)
     documents = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+    constants = dict(_constants(tree))
     inner = {id(part) for each in ast.walk(tree) if isinstance(each, ast.JoinedStr) for part in each.values}
     for node in ast.walk(tree):
         if id(node) in documents or id(node) in inner:
@@ -72,11 +73,31 @@ def in_module(source: str, place: str) -> Iterator[Remedy]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from in_text(node.value, f"{place}:{node.lineno}")
         elif isinstance(node, ast.JoinedStr):
-            yield from in_text("".join(map(_part, node.values)), f"{place}:{node.lineno}")
+            text = "".join(_part(each, constants) for each in node.values)
+            yield from in_text(text, f"{place}:{node.lineno}")
 
 
-def _part(value: ast.expr) -> str:
-    return str(value.value) if isinstance(value, ast.Constant) else "VALUE"
+def _constants(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of the string constants of a module."""
+    for node in module.body:
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text)))
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=str(text)))
+            ):
+                yield name, text
+            case _:
+                pass
+
+
+def _part(value: ast.expr, constants: Mapping[str, str]) -> str:
+    match value:
+        case ast.Constant():
+            return str(value.value)
+        case ast.FormattedValue(value=ast.Name(id=name)):
+            return constants.get(name, "VALUE")
+        case _:
+            return "VALUE"
 
 
 def in_guides() -> Iterator[Remedy]:

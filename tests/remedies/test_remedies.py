@@ -1,8 +1,10 @@
-"""Remedies that the product advises: each one is run in the situation that prints it.
+"""Commands that the product advises: the command line accepts each of them, and a test runs them.
 
 all advised commands                parse with the real command line and the named options
-errors, alarms and verdicts         have a case (`cases.py`): the command is run here, or in the test of the case
-after a loss, of the key files      the exact text of the advice is run, and its outcome asserted
+errors, alarms and verdicts         have a case (`cases.py`): the command is run here, or in the test of the case.
+                                    Commands that do not act on a farm (`APART`) do not need a case
+advice after a loss                 the farm does not refuse an advised removal
+advice about key files              the advised commands end the alarm
 """
 
 import re
@@ -49,7 +51,7 @@ from tests.effort import each_case
 from tests.members import farm_member
 from tests.node.test_cli_commands import Node, served
 from tests.operator_views import farm_view
-from tests.remedies.cases import APART, CASES, READS
+from tests.remedies.cases import APART, CASES, GUIDE, READS
 from tests.remedies.collect import ROOT, Remedy, in_guide, in_guides, in_module, in_sources
 from tests.remedies.parsing import fault_of, found_command
 from tests.remedies.typing import fault_of_case, words_typed
@@ -96,7 +98,7 @@ def test_advised_command_has_case() -> None:
     assert remedies_without_case(advised()) == []
 
 
-@each_case("key", [key for key, case in CASES.items() if case is not READS])
+@each_case("key", [key for key, case in CASES.items() if case not in {READS, GUIDE}])
 def test_case_test_runs_its_command(key: str) -> None:
     """The test exists, and its source contains each word of the command."""
     assert fault_of_case(key, CASES[key]) is None
@@ -104,12 +106,12 @@ def test_case_test_runs_its_command(key: str) -> None:
 
 @pytest.fixture
 def garlicfarm(tmp_path: Path) -> Iterator[Callable[..., Result]]:
-    """Return a function that runs the command line with a running node."""
+    """Return a function that runs the command line with a fabricated node, and answers `y` to each question."""
     node = Node()
     node.cluster_id = "00" * 16
 
     def call(*words: str) -> Result:
-        return CliRunner().invoke(cli, list(words), env={"GARLICFARM_NODE": str(tmp_path)})
+        return CliRunner().invoke(cli, list(words), input="y\n", env={"GARLICFARM_NODE": str(tmp_path)})
 
     call.node = node  # type: ignore[attr-defined]
     with served(tmp_path / "control.sock", node):
@@ -141,8 +143,10 @@ def test_advised_help_pages_exist() -> None:
         ('x = f"start it: `garlicfarm run --confg {path}`"', "No such option"),
         ('x = "out with it: `garlicfarm servers remove --yes`"', "Missing argument"),
         ('x = "see `garlicfarm help`" "; then `garlicfarm node aprove ID`"', "has no command"),
+        ('COMMAND = "garlicfarm withdrow"\nx = f"run `{COMMAND}` here"', "has no command"),
+        ('BEGIN: Final = "garlicfarm node"\nx = f"run `{BEGIN} aprove {node}`"', "has no command"),
     ],
-    ids=["command", "option", "argument", "second-string"],
+    ids=["command", "option", "argument", "second-string", "constant", "first-words"],
 )
 def test_planted_invalid_command_is_found(source: str, message: str) -> None:
     faults = [fault for each in in_module(source, "planted.py") if (fault := fault_of(each)) is not None]
@@ -162,7 +166,7 @@ def test_planted_invalid_command_is_found(source: str, message: str) -> None:
     ],
     ids=["file", "no-file", "no-test", "fixture", "another-test", "another-way"],
 )
-def test_planted_case_of_wrong_test_is_found(case: str) -> None:
+def test_case_naming_wrong_test_is_found(case: str) -> None:
     assert fault_of_case("keys rotate", CASES["keys rotate"]) is None
     assert fault_of_case("keys rotate", case) is not None
 
@@ -237,7 +241,7 @@ def refusals_of_advice(view: FarmView, advice: str) -> list[str]:
 
 @each_case(("expect", "voters", "down"), LOSSES)
 def test_advice_after_loss_is_never_refused(expect: int, voters: int, down: tuple[int, ...]) -> None:
-    """The farms are all farms of up to five voters that lost a minority."""
+    """The farms have up to five voters and lost a minority of them. Node 1, the leader, shows the advice."""
     view = after_a_loss(expect, voters, down)
     verdict = verdict_of(view)
     assert verdict.text.startswith("Degraded"), verdict.text
@@ -248,7 +252,7 @@ def test_advice_after_loss_is_never_refused(expect: int, voters: int, down: tupl
     assert is_removal_advised or (min(steps) >= 0 and steps == sorted(steps)), verdict.advice
 
 
-def test_page_of_advice_without_token_has_approval() -> None:
+def test_servers_guide_exports_key_before_approval() -> None:
     text = (ROOT / "docs" / "how-to" / "servers.md").read_text(encoding="utf-8")
     assert text.index("garlicfarm keys export") < text.index("garlicfarm node approve ID")
 
@@ -400,22 +404,23 @@ def test_remedy_of_blocked_founding_creates_farm(tmp_path: Path, of: str) -> Non
 def test_client_key_guide_commands_succeed(
     tmp_path: Path, garlicfarm: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test runs the lines of docs/how-to/client-keys.md in order.
+    """The test runs all complete lines of docs/how-to/client-keys.md in order.
 
     The farm accepts the submitted entries, and no command needs the private key on the node's machine.
     """
     monkeypatch.chdir(tmp_path)
     lines = [each for each in guides() if each.place.startswith("client-keys.md:") and not each.is_open]
-    assert len(lines) >= 7
+    for key in (key for key, case in CASES.items() if case is GUIDE):
+        assert any({*key.split()} <= {*key_of(each).split()} for each in lines), f"the guide does not have {key}"
     for line in lines:
-        if line.words[:2] in {("node", "clients"), ("node", "remove-client")}:
-            continue  # only a real node returns their results
         result = garlicfarm(*(word.replace("HASH", "a" * 52) for word in line.words))
         assert result.exit_code == 0, f"{line.command}: {result.output}"
     submitted = garlicfarm.node.submitted  # type: ignore[attr-defined]
     assert len(submitted) == 2
     assert [entry_refusal(each) for each in submitted] == [None, None]
-    assert [each["client"]["name"] for each in garlicfarm.node.commands] == [  # type: ignore[attr-defined]
-        "pipeline",
-        "script",
+    clients = [each["client"] for each in garlicfarm.node.commands]  # type: ignore[attr-defined]
+    assert [(each["name"], each["admitted"]) for each in clients] == [
+        ("pipeline", True),
+        ("pipeline", False),
+        ("script", True),
     ]

@@ -2,26 +2,28 @@
 
     its function and decorators    string constants, split at spaces; no docstrings, and no text expected in an output
     names of its module            fixtures, helpers and methods that it uses, and the names that those use
-    a guide that it names          the commands of that guide
     `invoke(command, …)`           the name of the command
 
 A word elsewhere in the test folder does not count: another test runs it.
 """
 
 import ast
-import re
 from collections.abc import Iterator
 from functools import cache
 
-from tests.remedies.collect import ROOT, in_guide
+from tests.remedies.collect import ROOT
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-_GUIDE = re.compile(r"^([\w-]+\.md):?$")
 
 
 @cache
-def functions_of(source: str) -> dict[str, Function]:
-    return {each.name: each for each in ast.walk(ast.parse(source)) if isinstance(each, Function)}
+def functions_of(source: str) -> dict[str, list[Function]]:
+    """Return the functions by name; a helper and a method may have the same name."""
+    found = dict[str, list[Function]]()
+    for each in ast.walk(ast.parse(source)):
+        if isinstance(each, Function):
+            found.setdefault(each.name, []).append(each)
+    return found
 
 
 def words_typed(source: str, name: str) -> set[str]:
@@ -29,11 +31,11 @@ def words_typed(source: str, name: str) -> set[str]:
     functions = functions_of(source)
     found, todo, done = set[str](), [name] * (name in functions), {name}
     while todo:
-        function = functions[todo.pop()]
-        found.update(_words(function))
-        named = {*_named(function)} & functions.keys() - done
-        todo += sorted(named)
-        done |= named
+        for function in functions[todo.pop()]:
+            found.update(_words(function))
+            named = {*_named(function)} & functions.keys() - done
+            todo += sorted(named)
+            done |= named
     return found
 
 
@@ -68,10 +70,6 @@ def _words(function: Function) -> Iterator[str]:
         match node:
             case ast.Constant(value=str(text)) if id(node) not in looked_for | texts:
                 yield from text.split()
-                if guide := _GUIDE.match(text):
-                    path = ROOT / "docs" / "how-to" / guide[1]
-                    for remedy in in_guide(path.read_text(encoding="utf-8"), path.name):
-                        yield from remedy.words
             case ast.Call(func=ast.Attribute(attr="invoke"), args=[ast.Name(id=command), *_]):
                 yield command.replace("_", "-")
             case _:
