@@ -41,8 +41,7 @@ from bridge.core.state.farm_state import SERVERS_MAX
 NOW_MS = 1_760_000_000_000
 MASTER = "wkq7xjh3r2mqy5vdo4n6t5gqzc3b2e7xkfp4nq6lw2a5s7d3yueq.b32.i2p"
 CHOICES = {
-    1: "standby, publishes if node-2 cannot: its score 890 is above the 880 of node-2; a change needs a lead of 100"
-    " points",
+    1: "standby with a ready session: its score 890 is above the 880 of node-2; a change needs a lead of 100 points",
     2: "its score 880 is kept: the best of 4 is 890, of node-1; a change needs a lead of 100 points",
 }
 STATUSES = (MemberStatus.ALIVE, MemberStatus.ALIVE, MemberStatus.ALIVE, MemberStatus.SUSPECT, MemberStatus.DEAD)

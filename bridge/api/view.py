@@ -383,7 +383,7 @@ class StandingView(Record, frozen=True):
     failure: str | UnsetType = UNSET
     """Reason why its router did not accept its last structure, or accepts none; left out if it accepted it."""
     standby: bool = False
-    """True if its router keeps a session ready, to publish without delay if the publisher fails."""
+    """True if its router keeps a session ready, to publish without delay if it becomes the publisher."""
     parts: tuple[ScorePartView, ...] = ()
     """Parts of the score, in the order of the formula; their points add up to it."""
     choice: str = ""

@@ -1,4 +1,4 @@
-"""`garlicfarm leave`, `transfer`, `withdraw` and `confirm-cluster`: commands about the part of one node in a farm.
+"""`garlicfarm leave`, `transfer`, `withdraw` and `confirm-cluster`: commands that change one node's role in its farm.
 
 After a node has left, the leader removes its server from the Raft group, unless too few voters would remain. If the
 node starts again, it joins under its old Raft id. Before maintenance, a node need not leave: a transfer of leadership

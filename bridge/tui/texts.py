@@ -1,11 +1,12 @@
 """Panes that are read as texts: events, the log, publications with their candidates, and the keys.
 
     events   each fact once, the newest first; one is chosen: Enter opens its member, o the log at its time
-    log      the entries, the newest first; one is chosen, and shown whole below the others
+    log      the entries, the newest first; one is chosen; its text is below, in up to 6 lines
     publish  structures, candidates with their scores, weights
     help     every key
 
-`Window` is the visible part of a long list. It always contains the chosen item, and only its lines are made.
+`Window` is a long list, with the place of the chosen item. The chosen item is always visible. Lines are made only for
+the visible items.
 """
 
 import textwrap
@@ -36,7 +37,7 @@ HELP: Final = (
     ("up down, j k", "choose a row, or scroll a text; also PgUp, PgDn, Home, End"),
     ("Enter", "details of the chosen member, or of the chosen event's member; Esc goes back"),
     ("o", "in events: the log at the time of the chosen event"),
-    ("t, w", "timeline of this node's history: leaders, outages; other hours"),
+    ("t, w", "t: timeline of leaders and outages; w: another number of hours"),
     ("/", "filter members, events, entries. Enter keeps it, Esc removes it"),
     ("s, S", "sort members by the next column; reverse. ^ or v is in the heading"),
     ("T", "hand leadership to the chosen member"),
@@ -44,9 +45,9 @@ HELP: Final = (
     ("V", "evict the chosen member permanently, and replace all keys"),
     ("L", "make the contacted node leave the farm and stop"),
     ("click", "choose a row, a pane or a key; sort by a heading; twice: Enter"),
-    ("Shift + mouse", "select text, in some terminals with Option; m: without Shift"),
+    ("Shift + mouse", "(or Option + mouse) selects text; after m, the mouse alone does"),
     ("Ctrl-Z, q", "suspend the view (fg continues it); end it"),
-    ("", "Changes of the farm prompt first: y confirms, every other key cancels."),
+    ("", "A key that changes the farm prompts first: y confirms, every other key cancels."),
     ("", "V: type the full name. Colors only repeat the words on the screen."),
 )
 T = TypeVar("T")
@@ -130,7 +131,7 @@ def recent_events(history: History, farm: FarmView | None, canvas: Canvas, room:
 
 
 def early_events(farm: FarmView | None, canvas: Canvas) -> list[Text]:
-    """Return the few events in the view, for the time until the trace arrives."""
+    """Return the events in the FarmView, until the trace arrives."""
     events = () if farm is None else farm.events
     texts = [(each.time_ms, each.text if each.text == each.kind else f"{each.kind}: {each.text}") for each in events]
     return [
@@ -139,7 +140,7 @@ def early_events(farm: FarmView | None, canvas: Canvas) -> list[Text]:
 
 
 def log_pane(state: ViewState, history: History, canvas: Canvas, room: int) -> list[Text]:
-    """Return the headings, the part of the log that fits, and the chosen entry whole."""
+    """Return the headings, the part of the log that fits, and the text of the chosen entry."""
     columns = [
         Column(f"{NOT_CHOSEN}INDEX", 10, right=True),
         Column("TERM", 5, right=True),
@@ -152,7 +153,7 @@ def log_pane(state: ViewState, history: History, canvas: Canvas, room: int) -> l
     if not window.items:
         missed = "no loaded entry contains the filter; Esc shows all" if history.entries else "reading the log …"
         return [heading, canvas.line((f"  {missed}", canvas.palette.doubtful))]
-    whole = _whole_entry(window, canvas, room)
+    below = _entry_text(window, canvas, room)
     count = entry_rows(window, canvas, room)
     top = window.settled(count, lambda _: 1)
     lines = []
@@ -163,16 +164,16 @@ def log_pane(state: ViewState, history: History, canvas: Canvas, room: int) -> l
         line = canvas.row(columns, [index, (str(each.term), dim), (at, dim), each.type, each.text])
         lines.append(aimed(canvas.marked(line) if is_chosen else line, OnEntry(each.index)))
     lines += [Text("", end="") for _ in range(count - len(lines))]
-    return [heading, *lines, *whole]
+    return [heading, *lines, *below]
 
 
 def entry_rows(window: Window[EntryLine], canvas: Canvas, room: int) -> int:
     """Return the number of rows of the table, next to the headings and the chosen entry."""
-    return max(1, room - 1 - len(_whole_entry(window, canvas, room)))
+    return max(1, room - 1 - len(_entry_text(window, canvas, room)))
 
 
-def _whole_entry(window: Window[EntryLine], canvas: Canvas, room: int) -> list[Text]:
-    """Return the chosen entry in full, in at most a third of the room."""
+def _entry_text(window: Window[EntryLine], canvas: Canvas, room: int) -> list[Text]:
+    """Return the text of the chosen entry, cut to `ENTRY_LINES_MAX` lines and to a third of the room."""
     if not window.items:
         return []
     entry = window.items[window.chosen]

@@ -1,7 +1,7 @@
 """A farm's log from a directory, for the source `farm`: a stopped node's state, a running one's, or a copy of either.
 
-For each parallel reader, the planner finds the place of its first entry in the log. A reader opens the directory again,
-in another process or on another machine with the same path, and continues from its place. Only this module of the
+For each parallel reader, the planner finds a place in the log to begin at. A reader opens the directory again, in
+another process or on another machine with the same path, and continues from its place. Only this module of the
 pipeline reads a log from disk, by `bridge.node.offline.stored_farm`.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["KnownTime", "StoredLog", "StoredPlace"]
 
 @dataclass(frozen=True, slots=True)
 class StoredPlace:
-    """The place of a reader's first entry."""
+    """The start of a read: the nearest clock entry or start of a segment, at or before the reader's first entry."""
 
     file: str
     offset_bytes: int
@@ -37,7 +37,7 @@ class StoredLog:
         self._looked = False
 
     def cluster_id(self) -> str:
-        """Return the cluster id of the log."""
+        """Return the cluster id of the log; `storage-` and the id of the storage if the directory does not show it."""
         return self._farm.cluster_id
 
     def bounds(self) -> tuple[int, int]:
@@ -52,7 +52,10 @@ class StoredLog:
         return first, commit
 
     def _check_end(self, commit: int) -> None:
-        """Raise FarmLogError if the log lacks its last committed entry, before the plan is recorded in a checkpoint."""
+        """Raise FarmLogError if the log lacks its last committed entry.
+
+        This happens before a checkpoint records the plan.
+        """
         if not self._farm.holds(commit):
             # A running node may have updated committed.json after the log was read.
             self._farm.refresh()

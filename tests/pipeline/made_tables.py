@@ -54,7 +54,7 @@ def write_batch(output: Output, table: str, batch: int, rows: Sequence[Mapping[s
 
 
 def without_records(output: Path) -> None:
-    """Change tables to those of a version that recorded neither batches nor the numbers of rows."""
+    """Change tables to the format of a version that recorded neither batches nor the numbers of rows."""
     for record in output.glob("batches-*.json"):
         record.unlink()
     rmtree(output / "ranges")

@@ -44,10 +44,7 @@ def test_publisher_within_margin_is_kept() -> None:
         Choice(1), candidate(1, 632), candidate(2, 634, standby=True), candidate(3, 632), candidate(4, 633)
     ) == [
         "its score 632 is kept: the best of 4 is 634, of node-2; a change needs a lead of 100 points",
-        (
-            "standby, publishes if node-1 cannot: its score 634 is above the 632 of node-1; a change needs a lead of"
-            " 100 points"
-        ),
+        "standby with a ready session: its score 634 is above the 632 of node-1; a change needs a lead of 100 points",
         "not chosen: its score 632 is below the 634 of node-2",
         "not chosen: its score 633 is below the 634 of node-2",
     ]

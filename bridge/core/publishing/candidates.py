@@ -10,9 +10,10 @@ it immediately, too. Otherwise the best candidate takes over only after the best
 clock entries in a row. If the best candidate always took over, each small change of a job queue would change the
 publisher. Each change of the publisher requires a signature and a publication.
 
-The *standby* is the server that publishes if the publisher becomes unable. It keeps a session at its router ready.
-Reports show the present standby, so that all servers select the same one. Another candidate replaces it if the
-candidate leads by the margin, or if only the candidate has `publishConfig` on. Several clock entries are not required,
+The *standby* is a candidate that keeps a session at its router ready. If it becomes the publisher, it publishes without
+delay, but the choice of the publisher does not prefer it. Reports show the present standby, so that all servers select
+the same one. Another candidate replaces it if the candidate leads by the margin, or if only the candidate has
+`publishConfig` on. Several clock entries are not required,
 because each server opens or ends its session only after a while. No decision of the log depends on the standby.
 """
 

@@ -2,7 +2,7 @@
 
     its score 910 is the best of 3                    the publisher
     its score 910 is kept: the best of 3 is 934, …    the publisher, by the margin
-    standby, publishes if node-1 cannot: …            other candidates
+    standby with a ready session: …                   other candidates
     not chosen: its score 834 is below …
     cannot publish: it does not have a router         not a candidate
 
@@ -59,7 +59,7 @@ class ChoiceTexts(Struct, frozen=True):
 
     def _of_other(self, candidate: Candidate, publisher: Candidate) -> str:
         name = self._name(publisher)
-        head = f"standby, publishes if {name} cannot" if candidate.standby else "not chosen"
+        head = "standby with a ready session" if candidate.standby else "not chosen"
         if publisher.preferred and not candidate.preferred:
             return f'{head}: {name} has publish = "on"'
         best = max(self.able, key=rank)

@@ -79,9 +79,9 @@ class GroupKeys(Struct, frozen=True):
     key_ring: Keyring
     """The keys of the farm key file."""
     offer_keys: Callable[[NodeId, bytes], bytes]
-    """Returns the reply to a node with a retired key (NodeId, public key)."""
+    """Returns the reply to a node with a retired key. Arguments: the node's NodeId and public key."""
     may_send_keys: Callable[[NodeId], bool]
-    """Returns True if this identity may announce keys."""
+    """Returns True if gossip accepts keys from this identity, and sends it keys encrypted for it."""
 
 
 @asynccontextmanager

@@ -17,9 +17,9 @@ from tests.processes import child
 pytestmark = [pytest.mark.interop, needs_readers, pytest.mark.timeout(900)]
 
 BEGIN_BOUND_S = 300.0
-"""Spark starts and reads a first batch; several times longer than on an idle machine."""
+"""Limit for Spark's start and first batch; several times what an idle machine needs."""
 PAUSE_S = 90
-"""Between two batches; the farm is recovered in this time, since tasks without a broker end the run."""
+"""Pause between two batches. The recovery must fit into it, because a task without a broker would end the run."""
 
 
 def command(name: str, listen: str, output: Path, *options: str) -> list[str]:
@@ -34,7 +34,7 @@ def ended(command: list[str]) -> "subprocess.CompletedProcess[str]":
 
 
 def once(listen: str, output: Path, *options: str) -> "subprocess.CompletedProcess[str]":
-    """Return the end of a run over all present records."""
+    """Run the pipeline once over the topic, and return the ended process."""
     return ended(command("run", listen, output, "--once", "--no-events", *options))
 
 

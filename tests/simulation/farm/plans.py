@@ -1,4 +1,4 @@
-"""The plan of a trial as plain data: its seed, faults and options. The rest of a trial follows from its plan."""
+"""The plan of a trial as plain data: its seed, faults and options. All else in a trial follows from its plan."""
 
 from dataclasses import dataclass
 from random import Random
