@@ -104,7 +104,10 @@ class Features(Struct, frozen=True):
     pre_vote: bool
     """True if servers may negotiate pre-vote."""
     transfer: bool
-    """True if servers may negotiate TimeoutNow. Without it, the leader steps down and abstains (`transfer`)."""
+    """True if servers may negotiate TimeoutNow.
+
+    Without it, a leader that hands over its leadership steps down and does not campaign for some time (`transfer`).
+    """
     first_entries: FirstEntries
     """First entries of a new leader."""
     joint: JointConsensus

@@ -1,12 +1,13 @@
-"""The disk port on a real directory, and the one way to open a server's storage.
+"""The disk interface (`storage.disk`) on a real directory. Only `open_directory` opens a server's storage.
 
-One process owns a directory: it holds an flock on the file `lock` until it ends. Files are 0600, a directory made here
-is 0700. All calls block; the server makes them in a worker thread, one at a time.
+One process owns a directory: it holds an flock on the file `lock` until it ends. Files are 0600. A directory made here
+is 0700, its missing parents have the default mode. All calls block; the server makes them in a worker thread, one at a
+time.
 
-A failed sync is final: the kernel may have dropped the unwritten pages and report success the next time. So every
-`OSError` ends the process, with one exception: a full disk (or quota). `perform_all` then raises `OutOfSpaceError` with
-the number of the operation to resume at: the first one after the last successful sync, so that unsynced writes are
-repeated.
+A failed sync is final: the kernel may have dropped the unwritten pages and report success the next time. So `OSError`
+ends the process, except if the disk (or quota) is full. `perform_all` then raises `OutOfSpaceError` with the number of
+the operation to resume at: the first one after the last successful sync, so that unsynced writes are repeated. A
+repeated removal or renaming of a file is not an error.
 """
 
 import errno
@@ -150,7 +151,7 @@ class Directory:
             for offset_bytes in range(0, size_bytes, len(_ZEROS)):
                 _write_all(descriptor, _ZEROS[: size_bytes - offset_bytes], offset_bytes)
         except OSError:
-            # Release the allocated part, because other programs may need it to free space.
+            # Remove the partial file: other programs may need some free space before they can free more.
             self.perform(RemoveFile(file))
             raise
 
@@ -198,7 +199,7 @@ def _open_lock(path: Path, directory: int) -> int:
 
 
 def _named(error: OSError, directory: Path, operation: DiskOperation) -> OSError:
-    """Return the error with the path of its file, which errors of calls by descriptor lack."""
+    """Return the error with the path of its file; the error of a call on a file descriptor lacks it."""
     path = directory if isinstance(operation, SyncDirectory) else directory / operation.file
     return OSError(error.errno, error.strerror, str(path))
 

@@ -51,7 +51,7 @@ SHOWN = 100
 @click.option(
     "--lag-bad-ms",
     type=NumberRange(1.0, 1e9),
-    help=f"Job lag of a bad report, instead of {PRESENT_RULES.lag_bad_ms:g}; half of it is good.",
+    help=f"Limit of job lag, instead of {PRESENT_RULES.lag_bad_ms:g}: above it a report is bad, below half of it good.",
 )
 @click.option(
     "--healthy-share",

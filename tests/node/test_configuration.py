@@ -182,7 +182,7 @@ def test_command_line_overrides_file(tmp_path: Path) -> None:
         ("[gossip]\ntiming = 'wan'", "gossip.timing: 'wan' is not one of 'lan', 'local'; did you mean 'lan'?"),
         (
             "[consensus]\nvoters_max = 4",
-            "consensus.voters_max: 4 is even: 4 voters tolerate only as many failures as one voter fewer",
+            "consensus.voters_max: 4 is even: 4 voters tolerate no more failures than 3",
         ),
         (
             '[consensus.plain]\nlisten = "127.0.0.1:7670"\npeers = {"4" = "127.0.0.1:9004"}',
@@ -278,7 +278,7 @@ def test_i2p_node_has_longer_defaults_without_gossip(tmp_path: Path) -> None:
     [
         ("", "consensus.advertise: missing: the address of the router's server tunnel"),
         ("[consensus]\nadvertise = '10.0.0.1:7669'", "consensus.advertise: '10.0.0.1:7669' is not an I2P name"),
-        ("[consensus]\nadvertise = 'farm.example.org:7669'", "outside I2P all connections are encrypted"),
+        ("[consensus]\nadvertise = 'farm.example.org:7669'", "do not use TLS, so they lead only to I2P names"),
         (f"[consensus]\nadvertise = '{NAME}'", "is not an I2P name and port"),
         ("[consensus]\nbind = '192.168.7.5:7669'\n!", "consensus.bind: 192.168.7.5:7669 is not a loopback address"),
         ("[consensus]\nbind = '0.0.0.0:7669'\n!", "not a loopback address"),

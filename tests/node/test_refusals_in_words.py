@@ -141,7 +141,7 @@ async def scene(
             Fault.UNKNOWN_IDENTITY,
             Fault.UNKNOWN_IDENTITY,
             "does not know this node's identity under the Raft id that it claims",
-            "server 1 is not known by the key",
+            "is not the listed key of server 1",
             "restore the right one",
             "replace the keys (`garlicfarm help copied-key-file`)",
             id="identity of other node",

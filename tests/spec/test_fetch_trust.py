@@ -1,4 +1,4 @@
-"""Accepted messages in a group that fetches: late replies, later terms of servers outside the group, idle followers."""
+"""Messages and the leader in a group that fetches: late replies, later terms of other servers, reads."""
 
 from msgspec.structs import replace
 
@@ -14,7 +14,7 @@ OUTSIDER = 9
 
 
 def test_late_refusal_of_candidate_keeps_promised_lease() -> None:
-    """The server sent the refusal as a candidate. Since then, as the leader, it has received the promise of a lease."""
+    """Server 2 sent the refusal as a candidate. Since then it became the leader, and we promised it a lease."""
     # Given a vote for server 2, and two fetches sent to it before its first reply
     bench = FetchBench(options=replace(lan(), lease_clock_bound_ms=100), seed=3)
     bench.now = lan().election_timeout_min_ms + 1
@@ -43,7 +43,7 @@ def test_late_refusal_of_candidate_keeps_promised_lease() -> None:
 
 def test_late_refusal_keeps_lease_of_redirected_leader() -> None:
     """The refusal is from the time when the leader was a candidate; the leader has announced itself since."""
-    # Given a vote for server 2, a fetch from it, and a reply of server 3 that names server 2 as the leader
+    # Given a vote for server 2, a fetch sent to it, and a reply of server 3 that names server 2 as the leader
     bench = FetchBench(options=replace(lan(), lease_clock_bound_ms=100), seed=3)
     bench.now = lan().election_timeout_min_ms + 1
     assert bench.request_vote(1, ORIGIN, TWO).granted

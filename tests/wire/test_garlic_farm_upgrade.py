@@ -663,7 +663,7 @@ def test_reply_signed_by_another_identity_is_refused() -> None:
     farm = Farm()
     farm.authenticator.peers = MALLORY
     request, client = handshake(farm, caller(peers=ALICE))
-    with pytest.raises(GarlicFarmError, match="server 2 is not known by the key") as failure:
+    with pytest.raises(GarlicFarmError, match="is not the listed key of server 2") as failure:
         client.receive(farm.answer(request).response)
     assert failure.value.fault is Fault.UNKNOWN_IDENTITY
 

@@ -4,10 +4,10 @@
     leader, epoch     this node, its term           controller       the leader of the farm
     log start         the end of compaction         brokers          this node and the present `kafka.peers`
 
-A consumer of Kafka reads from a partition's leader only. Every node has the entire committed log, so each leads its own
-prefix. A consumer stays at its node, and can continue at another one, because the same entries have the same offsets.
-The prefix ends at the applied index, not at the commit index. The log time of an entry, and its status as a copy, are
-known only after it is applied.
+A consumer of Kafka reads from a partition's leader only. Every node applies the same entries, so each presents itself
+as the leader of the prefix that it has applied. A consumer stays at its node, and can continue at another node, because
+the same entries have the same offsets. The prefix ends at the applied index, not at the commit index. Before an entry
+is applied, its log time is not known, nor whether it is a duplicate.
 
 Entries that are not for readers have an offset without a record, unless `kafka.control_records` requests control
 records. Without them the high watermark is directly after the last record. If it were after later offsets, a reader
@@ -135,7 +135,7 @@ class FarmTopic:
         return await self._cache.read(offset, max_bytes)
 
     async def wait_beyond(self, offset: int) -> None:
-        """Wait until a record at `offset` or after it is applied, here or in a later farm of this node."""
+        """Wait until a record with this or a later offset is applied, here or in a later farm of this node."""
         while True:
             farm = await self._current.founded()
             server = farm.replica.server
@@ -162,9 +162,9 @@ class FarmTopic:
     async def epoch_end(self, epoch: int) -> int | None:
         """Return the end of the terms up to `epoch` among the applied entries; see `ServedTopic.epoch_end`.
 
-        A recovered farm begins with a snapshot of the old farm, and its terms are greater than the old farm's. So
-        records of the old farm that a consumer has read beyond that snapshot lie after the end of their epoch, and the
-        consumer detects this.
+        A recovered farm begins with a snapshot of the old farm. Without `recover --reset term`, its terms are greater
+        than the old farm's. Then the old farm's records beyond the snapshot lie after the end of their epoch. A
+        consumer that has read such records detects this.
         """
         farm = self._current.serving()
         server = farm.replica.server

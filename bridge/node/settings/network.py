@@ -1,7 +1,8 @@
 """The settings of `[gossip]`, `[consensus]` and `[proxy]`: addresses of a node, and connections between nodes.
 
     transport = "tls"           gossip, and TLS between the servers; the default
-    transport = "i2p"           no gossip: I2P names in `consensus.seeds`, by the HTTP proxy of this machine's router
+    transport = "i2p"           no gossip: I2P names in `consensus.seeds`, reached through the HTTP proxy of this
+                                machine's router
 
 On a LAN an address is not needed. The node binds to the machine's private address on the default ports (chosen by
 `bridge.node.settings.machine`) and discovers the others by broadcast. If it cannot choose, an error names the missing
@@ -37,7 +38,7 @@ GOSSIP_PORT: Final = 7668
 CONSENSUS_PORT: Final = 7669
 PROXY_DEFAULT: Final = Address(LOOPBACK, 4444)
 NAME_CHARACTERS_MAX: Final = 80
-"""The limit of metadata; the longest `.b32.i2p` name has 70."""
+"""The longest name that fits into the endpoint in a node's metadata. A `.b32.i2p` name has at most 70 characters."""
 _NEVER_PLAIN = (
     "a farm accepts only proven identities, and a plain connection does not prove one: any sender at its address"
     " would be accepted. To feed servers of another implementation, use a separate program; see `garlicfarm help"
@@ -56,8 +57,8 @@ def i2p_address(text: str) -> Address:
         or not 0 < int(port) < 2**16
     ):
         raise ValueError(
-            f"{text[:80]!r} is not an I2P name and port such as name.b32.i2p:7669; outside I2P all connections are"
-            " encrypted"
+            f'{text[:80]!r} is not an I2P name and port such as name.b32.i2p:7669; with transport = "i2p" connections'
+            " do not use TLS, so they lead only to I2P names"
         )
     return Address(host.lower(), int(port))
 
@@ -106,7 +107,7 @@ class GossipSettings:
     ] = None
     """The broadcast address; None switches announcements off."""
     interface: str | None = None
-    """The interface of the broadcast address, if the address alone does not name the network (IPv6)."""
+    """The interface of the broadcast address, if the address alone does not determine it (IPv6)."""
     capacity: Annotated[
         int,
         Setting(
@@ -146,7 +147,8 @@ class ConsensusSettings:
         Setting(
             "the address that other servers connect to; with `i2p` the `name.b32.i2p:port` of the router's server"
             " tunnel; with `ca_file` it may be a DNS name",
-            default="`consensus.bind`, or the host of `gossip.advertise` if that is a wildcard; with `i2p` required",
+            default="`consensus.bind`; if its host is a wildcard, the host of `gossip.advertise` with the port of"
+            " `consensus.bind`; with `i2p` required",
             example=f"192.168.1.10:{CONSENSUS_PORT}",
         ),
     ]
@@ -221,7 +223,7 @@ class ConsensusSettings:
         ),
     ] = AdmissionChoice.ASK
     derived: frozenset[str] = field(default=frozenset(), compare=False)
-    """The settings, of `consensus.bind` and `consensus.advertise`, whose value derives from another setting."""
+    """Unset settings, of `consensus.bind` and `consensus.advertise`: their values come from other settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +269,7 @@ def _not_chosen(chosen: NoAddressError) -> str:
 
 
 def _with_broadcast(settings: GossipSettings, local: Address, machine: Machine) -> GossipSettings:
-    """Return the settings with the broadcast address of an interface; its name if the address does not imply it."""
+    """Return the settings with the interface's broadcast address; also its name if needed to determine it (IPv6)."""
     hosts = ((broadcast_host_of(each), each) for each in machine.network.interfaces() if each.host == local.host)
     for host, each in hosts:
         if host:
@@ -308,7 +310,8 @@ def read_consensus(section: Section, gossip: GossipSettings | None) -> Consensus
     if found.voters_max % 2 == 0:
         section.problem(
             "voters_max",
-            f"{found.voters_max} is even: {found.voters_max} voters tolerate only as many failures as one voter fewer",
+            f"{found.voters_max} is even: {found.voters_max} voters tolerate no more failures than "
+            f"{found.voters_max - 1}",
         )
     if gossip is None:
         _check_i2p(section, found)

@@ -85,7 +85,7 @@ async def test_describe_prints_same_tables_for_kafka_controllers(tmp_path: Path,
 
 @asynccontextmanager
 async def our_quorum(path: Path) -> AsyncIterator[tuple[Files, ToolJvm]]:
-    """Run three of our servers, including a leader, and Kafka's tools."""
+    """Run Kafka's tools, and three of our servers; they serve, but may not have elected a leader yet."""
     files = Files(path)
     tools = await ToolJvm.start(path / "tools.log")
     with ExitStack() as stack:

@@ -53,7 +53,7 @@ def publication(after_s: int = 0, cost: int = 3) -> Publication:
 
 
 @over_seeds(20)
-def test_faults_of_a_seed_are_within_the_trouble(seed: int) -> None:
+def test_faults_of_seed_repeat_and_end_within_time_limit(seed: int) -> None:
     faults = draw_faults(seed, NAMES, 60.0)
     assert faults == draw_faults(seed, NAMES, 60.0)
     assert all(0 <= each.at_s <= each.until_s <= 60.0 for each in faults)
@@ -72,7 +72,7 @@ def test_faults_of_each_kind_are_drawn() -> None:
     ("leader", "removed", "found"),
     [(1, (), None), (3, (), "the leader is one of"), (1, ("node-2",), "has the members")],
 )
-def test_views_of_a_healthy_farm_agree(leader: int, removed: tuple[str, ...], found: str | None) -> None:
+def test_contradictory_views_are_found(leader: int, removed: tuple[str, ...], found: str | None) -> None:
     views = {}
     for number in (1, 2, 3):
         view = farm_view(number, leader=leader if number == 2 else 1, servers=3)
@@ -122,7 +122,7 @@ def test_published_excluded_leaf_is_found() -> None:
     assert [each.check for each in check_exclusions([earlier])] == ["earlier exclusion"]
 
 
-def test_failures_of_other_faults_are_not_reports_of_damage() -> None:
+def test_damage_reports_leave_out_other_failures() -> None:
     texts = (os.strerror(errno.ENOSPC), str(UnsupportedLevelError(3, "0.1.0")), "damage at byte 7: move it away")
     failures = [(name, text) for text in texts for name in ("node-1", "node-2")]
     assert damage_reports(failures, "node-2") == [("node-2", texts[-1])]

@@ -1,4 +1,4 @@
-"""The port by which a handshake checks that a proven key may have the Raft id that it claims.
+"""The interface through which a handshake checks that a proven key may have the Raft id that it claims.
 
     handshake ── Claim(id, role, key, admissions) ──▶ PeerDirectory ──▶ None (it may) │ Refusal(fault, sentence)
 
@@ -26,7 +26,10 @@ class Claim(Struct, frozen=True):
     role: ConnectionRole
     public_key: bytes
     admissions: tuple[bytes, ...] = ()
-    """Admissions of the key, for a server whose log does not contain the key yet; opaque here, nearest first."""
+    """Admissions for a server whose log does not contain the key yet; not decoded here.
+
+    The first admits this key, and each further admission admits the signer of the admission before.
+    """
 
 
 class Refusal(Struct, frozen=True):
@@ -75,7 +78,7 @@ class PeerDirectory(Protocol):
         ...
 
     def admissions(self) -> tuple[bytes, ...]:
-        """Return the admissions for a server that does not know this server's id yet, nearest first."""
+        """Return the admissions for a server whose log does not contain this server yet, as in `Claim.admissions`."""
         ...
 
     def judge(self, claim: Claim) -> Refusal | None:
@@ -83,9 +86,9 @@ class PeerDirectory(Protocol):
         ...
 
     def voucher_of(self, claim: Claim) -> bytes | None:
-        """Return the identity whose share an accepted peer uses; None if the peer has its own share.
+        """Return the identity against whose limit of connections an accepted peer counts; None if it has its own limit.
 
-        A peer that only another member's signature introduces does not have its own share, because a member could
+        A peer that only another member's signature introduces does not have its own limit, because a member could
         invent any number of peers.
         """
         ...
@@ -118,7 +121,8 @@ class ListedPeers:
         if claim.server_id is None or self._keys.get(claim.server_id) == claim.public_key:
             return None
         return Refusal(
-            Fault.UNKNOWN_IDENTITY, f"server {claim.server_id} is not known by the key {claim.public_key.hex()[:16]}…"
+            Fault.UNKNOWN_IDENTITY,
+            f"the key {claim.public_key.hex()[:16]}… is not the listed key of server {claim.server_id}",
         )
 
     def voucher_of(self, claim: Claim) -> bytes | None:

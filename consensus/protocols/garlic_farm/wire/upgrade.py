@@ -227,7 +227,7 @@ class Headers:
         return None if given is None else parse_proof(given)
 
     def admissions(self) -> tuple[bytes, ...]:
-        """Return the other side's admissions for a server that does not know it yet, nearest first."""
+        """Return the other side's admissions, in the order of `Claim.admissions`."""
         found = self.tokens(ADMISSION_HEADER.lower())
         if len(found) > ADMISSIONS_MAX or not all(_ADMISSION.fullmatch(each) for each in found):
             raise malformed(f"{ADMISSION_HEADER} is not at most {ADMISSIONS_MAX} words in base64url")
