@@ -1,8 +1,8 @@
 """The client of the control endpoint, for the command line, the terminal view and `up`.
 
-One connection is kept, for one request at a time. If the node has closed it, the request is repeated once on a new one.
-That applies only to requests without effect: a submission without a reply is never repeated. Every failure is a
-`ControlError`, whose text an operator can act on.
+One connection is kept, for one request at a time. If the node has closed it, the request is repeated once on a new
+connection. That applies only to requests without effect: a submission without a reply is never repeated. Every failure
+is a `ControlError`, with a text for the operator.
 
 Before a request on a socket, `bridge.node.control.connections` checks the user of the listening process. The process
 must belong to this user or to root. If this user is root, it may also belong to the user of the packages' service. So
@@ -126,7 +126,7 @@ class ControlClient:
         return await self.call(routes.LOG, query=query)
 
     async def events(self, cursor: int = 1, limit: int = 100, wait_ms: int = 0) -> EventPage:
-        """Return the trace from `cursor` on."""
+        """Return the events from `cursor` on."""
         return await self.call(routes.EVENTS, query=_paged(cursor, limit, wait_ms))
 
     async def metrics(self) -> str:
@@ -134,10 +134,10 @@ class ControlClient:
         return (await self._bytes(routes.METRICS)).decode()
 
     async def submit(self, entry: bytes, request: str | None = None) -> SubmitAnswer:
-        """Submit one application entry; return the outcome, also of a refusal. Raise `ControlError` without a reply.
+        """Submit an application entry; return the outcome, even if it is a refusal.
 
-        Entries with the same `request` (a request id) are applied once, even if they are submitted through several
-        nodes.
+        Raise `ControlError` without a reply. Entries with the same `request` (a request id) are applied once, even if
+        they are submitted through several nodes.
         """
         target = _target(routes.SUBMIT, {"request": request} if request else {})
         status, body = await self.request("POST", target, entry)
@@ -152,7 +152,7 @@ class ControlClient:
     async def check(self, route: Route[Any], order: RequestBody) -> None:
         """Raise `ControlError` if the node would refuse this order.
 
-        A node without this check, such as one of an earlier version, judges the order when it arrives.
+        A node of an earlier version does not have this check, and refuses an order only when the order itself arrives.
         """
         status, body = await self.request("POST", _target(route, {"check": 1}), encode(order))
         if status in REFUSED and not _lacks_check(body):
@@ -175,7 +175,7 @@ class ControlClient:
         return await self.call(routes.NODES_EVICT, NodeRequest(node, force))
 
     async def backup(self) -> bytes:
-        """Return the bytes of a backup file, which is not JSON and may be larger."""
+        """Return the bytes of a backup file. It is not JSON, and has a higher size limit."""
         status, answer = await self.request(routes.BACKUP.method, routes.BACKUP.path, limit_bytes=BACKUP_LIMIT_BYTES)
         if status not in DONE:
             raise self._refused(status, answer)
@@ -218,7 +218,7 @@ class ControlClient:
     async def request(
         self, method: str, target: str, body: bytes = b"", *, limit_bytes: int = DOCUMENT_LIMIT_BYTES
     ) -> tuple[int, bytes]:
-        """Send one request; return status and body of the reply. Raise `ControlError` without one.
+        """Send one request; return status and body of the reply. Raise `ControlError` without a reply.
 
         An order may take long, so for some time a missing reply does not show that the node hangs. Therefore a node
         that has not replied yet gets a short request before the order. If the node hangs, the error comes early, and

@@ -54,7 +54,7 @@ class KnownFarm(Struct, frozen=True):
     """The Raft ids of the configuration in effect; empty before the server runs."""
 
     def is_lapsed(self, server_id: int) -> bool:
-        """Return True if the log assigned this Raft id, and its identity never came alive."""
+        """Return True if the log assigned this Raft id, and the admission expired or was dropped."""
         return is_lapsed(self.applied_state.state.admitted, server_id)
 
     def holder_of(self, server_id: int) -> Admitted | None:
@@ -190,7 +190,7 @@ class FarmPeers:
         return _judged(farm, self._vouched, claim, node_id, claim.server_id)
 
     def voucher_of(self, claim: Claim) -> bytes | None:
-        """Return the identity that vouches for an accepted claim; None without a claimed id, or if its holder is known.
+        """Return the identity that vouches for an accepted claim; None if no id is claimed or its holder is known.
 
         The connections of the new server count against the limits of this identity until the log contains the server.
         """
@@ -216,8 +216,8 @@ class FarmPeers:
     async def follow(self, farm: KnownFarm, end_connections: Callable[[Callable[[ProvenPeer], bool]], None]) -> None:
         """Close the connections of peers that would now be refused, until canceled.
 
-        While a connection is open, the log may bind the peer's id to another identity, its admission may lapse, or the
-        signer of its admission may be evicted.
+        While a connection is open, the log may bind the peer's id to another identity. The peer's admission may expire,
+        or the signer of the admission may be evicted.
         """
         grounds: tuple[object, ...] = ()
         refused: dict[Claim, bool] = {}
@@ -267,11 +267,11 @@ def _judged(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, se
 def _flaw_of(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, server_id: int) -> str | None:
     """Return the flaw in the proofs of a peer that the log does not contain; None if they are valid.
 
-    A member can sign an admission and never submit it; such a server looks like a new one. Therefore a chain must fit
-    the committed log of a leader. Its id is at most `IDS_AHEAD_MAX` above the highest known one. A signer has one
-    identity for each id, and was not evicted, retired or removed. Until the log has the peer, its connections and bytes
-    count against the limits of its signer (`voucher_of`). So a member gets only one more share of places, even if it
-    invents many servers.
+    A member can sign an admission and never submit it; its holder looks like a new server. Therefore a leader's log
+    must be able to contain the chain. The claimed id is at most `IDS_AHEAD_MAX` above the highest known id. A signer
+    has one identity for each id, and was not evicted, retired or removed. Until the log has the peer, its connections
+    and bytes count against the limits of its signer (`voucher_of`). So all servers that a member invents share one
+    limit.
     """
     own_id = farm.raft_id_of(node_id)
     if own_id is not None:

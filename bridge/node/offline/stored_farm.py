@@ -1,4 +1,4 @@
-"""A farm's committed log from a directory: a stopped node's, a running one's, or a backup. Read-only, no lock.
+"""A farm's committed log from a directory: of a stopped or running node, or a backup. Read-only, without a lock.
 
     DIR/raft/…             the log and its snapshot (DIR may also be this directory itself, or one moved by `recover`)
     DIR/formation.json     the cluster, and the log time of the empty log; absent in some backups
@@ -159,7 +159,7 @@ class StoredFarm:
     def anchor(self, index: Index, known: KnownTime | None = None) -> Anchor:
         """Return the nearest position for a read of the entry at `index`, at or before it.
 
-        `known` is log time at an earlier entry, if known; then segments before that one are not searched.
+        `known` is log time at an earlier entry, if known; then segments before that entry are not searched.
         """
         segment = self._segment_of(index)
         log_time_ms = self._time_before(segment, known)

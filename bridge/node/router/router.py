@@ -14,7 +14,7 @@ router: a structure must verify, belong to this destination, and follow the rule
 
 It does not have tunnels. So outside a demonstration the node is *unattached* and its leaves are never healthy,
 regardless of their probes. In a demonstration the directory replaces the router. Then a leaf is healthy if its local
-service accepts a TCP connection, or if the leaf lacks a service.
+service accepts a TCP connection, or if no service is configured.
 """
 
 import errno
@@ -79,7 +79,7 @@ class Router(Protocol):
     """One router, by the proposal's verbs. Hashes are SHA-256 of destinations. Failures are `RouterError`."""
 
     async def local_router_status(self) -> RouterStatus:
-        """Return the router's status; None for figures that its kind does not have."""
+        """Return the router's status; None for figures that this kind of router does not have."""
 
     async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:
         """Return the leaves on this router that serve a master destination."""
@@ -100,9 +100,9 @@ class Router(Protocol):
         """Stop publishing this node's structure and end the session; harmless without one."""
 
     async def keep_ready(self, master_hash: bytes, structure: bytes, *, urgent: bool) -> str | None:
-        """Keep a session ready for this node's first structure, with the structure in force.
+        """Keep a session open, so that this node can publish immediately; `structure` is the structure in force.
 
-        If `urgent`, also publish the structure, since it is the first one of a new publisher. Return the reason why the
+        If `urgent`, also publish the structure: it is the first structure of a new publisher. Return the reason why the
         session is not ready; None if it is.
         """
 
@@ -172,8 +172,8 @@ class LocalLeaves:
     def status(self, leaf_hash: bytes, found: Mapping[LeafFault, str | None]) -> LeafStatus:
         """Return the leaf's status, with the time that it has been healthy without a break.
 
-        `found` has the observed conditions, each with the reason of its failure; None if it holds. While the router
-        does not reply, the lease set is unknown.
+        `found` has for each observed condition the reason of its failure, or None if the condition holds. While the
+        router does not reply, the state of the lease set is unknown.
         """
         now_s = trio.current_time()
         faults = tuple(each for each in LeafFault if found.get(each) is not None)

@@ -73,7 +73,7 @@ def acting_as_owner(path: Path) -> Iterator[None]:
 
 
 def _is_private_group(path: Path, status: os.stat_result) -> bool:
-    """Return True if a directory's group is its owner's own, without other users (the default of many systems)."""
+    """Return True if the directory's group contains only the directory's owner (the default of many systems)."""
     with suppress(OSError, AttributeError):
         if _ACCESS_LIST in os.listxattr(path, follow_symlinks=False):
             return False  # With an access list the mode's group bits are a mask, and do not show who may write.
@@ -236,8 +236,8 @@ def check_control_socket(path: Path, facts: Facts | None = None) -> None:
 def peer_user_id(connected: ConnectedSocket) -> int | None:
     """Return the user of the peer of a connected Unix socket, from the kernel; None on systems without it.
 
-    Raise NotConnectedError. A non-blocking connect to a full backlog ends with EAGAIN. The socket is then writable and
-    does not fail, like a connection, but the kernel does not report a peer process.
+    Raise NotConnectedError. A non-blocking connect to a full backlog ends with EAGAIN. The socket is then writable
+    without an error, as if it was connected, but the kernel does not report a peer process.
     """
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
@@ -249,7 +249,7 @@ def peer_user_id(connected: ConnectedSocket) -> int | None:
 
 
 def is_trusted_user(user_id: int | None, own_user_id: int | None = None) -> bool:
-    """Return True if that user is this one or root, or unknown to the system."""
+    """Return True for this user, for root, and if the system does not report the user."""
     return user_id is None or user_id in {os.geteuid() if own_user_id is None else own_user_id, ROOT}
 
 

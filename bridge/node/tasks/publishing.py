@@ -3,7 +3,7 @@
     plan ─▶ commit the plan ─▶ accepted ─▶ sign ─▶ hand over to the router
     plan without a quorum, while the log does not move ─▶ sign ─▶ hand over, with an alarm
 
-One plan at a time is active, from its proposal until the router has it, so that a node with a slow router does not fill
+One plan at a time is active, from its proposal until the router has it. Otherwise a node with a slow router would fill
 the log with plans. For the same reason failed plans are repeated with growing pauses.
 
 While another node is the publisher, this one may be its standby (`bridge.node.tasks.standby`).
@@ -109,7 +109,7 @@ class PublishingTurns:
         return None if self._is_of_earlier_router and not self.is_away(now_s) else self.failure
 
     def is_away(self, now_s: float) -> bool:
-        """Return True while another server has the turn, provided that another server is able."""
+        """Return True while this node should leave the turn to another server, if one is able."""
         return now_s < self._away_until_s
 
 
@@ -197,11 +197,11 @@ class PublishingTask:
                 pass
 
     def review(self) -> None:
-        """Review the plan, the look-ups and the standby's structure now: a report or another entry is applied."""
+        """Review the plan, the look-ups and the standby's structure now, because a relevant entry was applied."""
         self._review.set()
 
     def _lists_excluded_leaf(self, plan: PlannedPublication) -> bool:
-        """Return True if a leaf of the plan was excluded since: the plan may be committed much later than made."""
+        """Return True if a leaf of the plan was excluded since, as the plan may be committed much later."""
         excluded = self._context.applied_state.state.weights.excluded
         return any(hash_of(each.destination) in excluded for each in plan.entries)
 
@@ -224,7 +224,7 @@ class PublishingTask:
         )
 
     def _leaves_the_turn(self) -> bool:
-        """Return True after repeated failures if another server is able. Without a quorum each node decides alone."""
+        """Return True after repeated failures if another server is able; False without a quorum."""
         context = self._context
         if self._outage.lasts or not self._turns.is_away(trio.current_time()):
             return False
@@ -233,7 +233,7 @@ class PublishingTask:
         return any(each.inability is None for each in others)
 
     async def review_key(self) -> None:
-        """Read a renewed key, and keep an alarm active while the present one ends soon."""
+        """Read a renewed key, and raise an alarm while the present key ends soon."""
         now_s = self._context.applied_state.date_ms() // 1000
         key = self._key
         if key.path is not None and await trio.to_thread.run_sync(key.renew, now_s):
@@ -250,7 +250,7 @@ class PublishingTask:
         self._resigned = True
 
     def reported(self, own: Report) -> None:
-        """Take this node's latest status, even if its report is not accepted."""
+        """Store this node's latest report, even if the farm does not accept it."""
         if self._own is not None and _is_replaced(self._own.router, own.router):
             self._turns.router_replaced()
         self._own = own
@@ -386,7 +386,7 @@ class PublishingTask:
 
         After `recover`, log time restarts at a value before the outage, but the router has a later structure. A plan
         then waits until log time has passed that second. Log time soon reaches this machine's clock, so the wait ends.
-        A second later than both comes from a clock that was ahead: the wait could last for years, without an alarm.
+        If that second is after both by more than `LEAD_MAX_MS`, a clock was ahead, and the wait could last for years.
         """
         second = self._context.published.second(self._key.master_hash)
         latest_ms = max(log_time_ms, self._context.clock_ms()) + LEAD_MAX_MS
@@ -404,8 +404,8 @@ class PublishingTask:
         if answer.outcome is SubmitOutcome.COMMITTED:
             with trio.move_on_after(self._context.period_s), suppress(ServerStoppedError):
                 await self._context.replica.server.wait_applied(answer.index or 0)
-        # A plan that is still proposed has an unknown fate. If it is committed later, it is not handed over, and a new
-        # plan is made.
+        # The outcome of a plan that is still proposed is unknown. If it is committed later, it is not handed over, and
+        # a new plan is made.
         self._proposed = None
 
     def _back_off(self) -> None:

@@ -1,6 +1,6 @@
 """A member's task to report: its application entry once a period, on a change, and after a leader is found.
 
-Each report queries the router and has an id (`request`), so that it can be repeated if its fate is unknown. An
+Each report queries the router and has an id (`request`), so that it can be repeated if its outcome is unknown. An
 uncommitted report is outdated after a period; the next one replaces it. Publishing tasks use this node's status from
 uncommitted reports too, if they must act alone. The last report of a leaving node has `publishConfig` off and no
 leaves. So another node publishes, and new structures omit its leaves, before the farm detects its absence.

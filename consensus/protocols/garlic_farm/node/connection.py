@@ -63,9 +63,8 @@ class ClientAnswer(Struct, frozen=True, kw_only=True, gc=False):
     """The reply to a client.
 
     Accepted: the entries are committed, or, without entries, this server leads; `next_index` is one beyond the last
-    entry. Not accepted: `leader` is the server to send to instead, if known. `busy`: this server can take the request
-    later.
-    `expired`: an entry was committed, and the table of sessions has refused it.
+    entry. Not accepted: `leader` is the server to send to instead, if known. `busy`: this server can accept the
+    request later. `expired`: an entry was committed, and the table of sessions has refused it.
     """
 
     term: Term
@@ -120,9 +119,9 @@ class RequestHandler(Protocol):
         ...
 
     def client_request(self, commands: tuple[bytes, ...], on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
-        """Append `commands` (without any, report only the leader); None if the outcome is unknown.
+        """Append `commands`; without commands, report only the leader.
 
-        May raise `GarlicFarmError` instead.
+        An unknown outcome calls `on_reply(None)`. May raise `GarlicFarmError` instead.
         """
         ...
 
@@ -133,7 +132,7 @@ class RequestHandler(Protocol):
     def membership_request(
         self, request: wire.MembershipRequest, on_reply: Callable[[wire.Reply | None], None]
     ) -> Cancel:
-        """Add, remove or invite a server, or store a log pack; None ends the connection.
+        """Add, remove or invite a server, or store a log pack; `on_reply(None)` ends the connection.
 
         May raise `GarlicFarmError` instead.
         """
@@ -151,9 +150,9 @@ class ConnectionOptions(Struct, frozen=True):
     request_s: float = 15.0
     """Time for a small request from its first byte to its last."""
     least_bytes_per_s: int = 64 * 1024
-    """A large request may take longer: the time that its bytes take at this rate."""
+    """Additional time for a large request: its size divided by this rate."""
     answer_s: float = 30.0
-    """Time for a handler before the connection is closed."""
+    """Time limit for a handler's reply; the connection is closed at this limit."""
 
 
 class _Slot(Struct):
@@ -186,7 +185,7 @@ class ServerConnection:
     ) -> None:
         """Serve a stream; `budget` and `quota` are shared by all connections of a server.
 
-        `voucher`: the identity whose share a peer without its own share uses (`PeerDirectory.voucher_of`).
+        `voucher` is the result of `PeerDirectory.voucher_of`.
         """
         proven = upgraded.proven
         self._is_server = proven is not None and proven.is_server

@@ -7,15 +7,15 @@ connection is dropped, because an old heartbeat or vote request only costs the p
 with the correlation of its request. Messages of an extension are sent only to peers that support it.
 
 *Heartbeats.* Replies leave a connection in order. So the reply to a heartbeat would wait for the reply to an append,
-which waits for the follower's disk. With a slow disk a healthy leader would lose its leadership. Therefore, if a
-request on the first connection has waited `owing_s` for its reply, heartbeats use a second connection to the same peer,
-opened at the first need. A heartbeat that arrives before an earlier append is refused, since it refers to the entries
-of that append. So a heartbeat uses the second connection only if the last request was posted at least `overtaking_s`
-ago. A server of another implementation does not get a second connection.
+which waits for the follower's disk. With a slow disk a healthy leader would lose its leadership. Therefore heartbeats
+use a second connection to the same peer if a request on the first connection has waited `owing_s` for its reply. The
+second connection is opened at the first need. A heartbeat that arrives before an earlier append is refused, since it
+refers to the entries of that append. So a heartbeat uses the second connection only if the last request was posted at
+least `overtaking_s` ago. A server of another implementation does not get a second connection.
 
 *The end of a peer's process.* If a connection breaks and the next one is refused, the core gets a `PeerEnded`. A last
 message of the peer may arrive after it, so each refusal within `ended_s` is reported. Later refusals are not reported:
-the port of a living peer may be closed to this server.
+the port of a running peer may be closed to this server.
 
 *Joining.* A joining server gets other messages until it is a member (`joining_peers`).
 """
@@ -65,7 +65,7 @@ class LinkOptions(Struct, frozen=True):
     in_flight_max: int = 256
     queue_max: int = 256
     owing_s: float = 0.05
-    """If a reply is owed for this time, heartbeats use a separate connection."""
+    """If a request has waited this long for its reply, heartbeats use a separate connection."""
     overtaking_s: float = 0.02
     """A heartbeat uses the second connection only this long after the last request on the first connection.
 
@@ -156,12 +156,12 @@ class PeerLinks:
         return True
 
     def end_joining(self, peer: ServerId) -> None:
-        """Treat the peer as an ordinary one from now on; no effect if it was never invited."""
+        """Treat the peer as an ordinary peer from now on; no effect if it was never invited."""
         if self.joining_peers.pop(peer, None) is not None and peer in self._links:
             self._links[peer].is_kept = peer in self._members
 
     async def call(self, peer: ServerId, request: wire.Request) -> wire.Reply | Lost:
-        """Send a request that the core does not know, and wait for the reply; `Lost` without a connection."""
+        """Send a request that does not come from the core, and return the reply; `Lost` without a connection."""
         link = self._links.get(peer)
         return Lost.UNSENT if link is None else await link.call(request)
 
@@ -174,7 +174,7 @@ class PeerLinks:
         return link
 
     def _has_room(self) -> bool:
-        """Return True if one more link fits. In a full table an unused link, to a server that has left, is closed."""
+        """Return True if one more link fits. If the table is full, first close an unused link."""
         if len(self._links) >= self.options.peers_max:
             unused = next((peer for peer, link in self._links.items() if link.is_unused), None)
             if unused is not None:
@@ -361,8 +361,8 @@ class _Link:
         )
         if dialed.extensions and self._peer not in self._links.joining_peers:
             return made()
-        # This peer lacks a second connection for heartbeats, which would show that it lives while a large request is
-        # under way.
+        # This peer does not get a second connection, whose replies would show that it runs during a large request. So
+        # the timeout grows with the size of the request.
         return made(least_bytes_per_s=SLOWEST_LINK_BYTES_PER_S)
 
     def _begin(self, dialed: Dialed) -> ClientConnection:
@@ -423,7 +423,7 @@ class _Link:
         return self._heartbeats or connection
 
     def _post_to_joining(self, connection: ClientConnection, append: core.AppendEntries, joining: JoiningPeer) -> None:
-        """Post an append to a joining peer, in parts. The core gets the answer to the last one, which covers all."""
+        """Post an append to a joining peer, in parts. The core gets the reply to the last part, which covers all."""
         parts = joining.parts(append)
         if isinstance(parts, Index):
             self._receiver.append_not_sent(self._peer, append.correlation, parts)
@@ -444,7 +444,7 @@ class _Link:
             joining.sent(part, records_bytes)
 
     def _survives(self, chunk: core.InstallSnapshot) -> bool:
-        """Return False if the chunk would end the peer.
+        """Return False if the chunk would end the peer's process.
 
         The process of another implementation ends if the snapshot's configuration does not contain its server.
         """

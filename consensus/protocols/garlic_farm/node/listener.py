@@ -72,7 +72,7 @@ class PendingConnection(Struct, eq=False):
     proven: ProvenPeer | None = None
     """The peer's identity after the handshake; None before it, and for a peer that has shown the password only."""
     voucher: bytes | None = None
-    """The identity whose share an established connection uses; None if it uses its own share."""
+    """The identity against whose limit an established connection counts; None if the peer has its own limit."""
     account: bytes | None = None
     """The member whose place the connection uses; None if it uses a place of its source."""
 

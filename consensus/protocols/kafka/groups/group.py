@@ -44,7 +44,7 @@ class JoinRequest(Struct, frozen=True):
     """A consumer's request to join. The caller checks sizes and times."""
 
     member_id: str
-    """Member id; empty for a new one."""
+    """Member id; empty for a new member."""
     instance_id: str | None
     client_id: str
     client_host: str
@@ -54,9 +54,9 @@ class JoinRequest(Struct, frozen=True):
     protocols: tuple[tuple[str, bytes], ...]
     """Assignment methods by preference: the name of each, and the member's metadata for its leader."""
     needs_known_id: bool = False
-    """True if it must get a member id first (KIP-394)."""
+    """True if the consumer must get a member id first (KIP-394)."""
     may_skip_assignment: bool = False
-    """True if it supports leading without assigning (KIP-814)."""
+    """True if the consumer can lead without assigning (KIP-814)."""
     principal: str | None = None
     """The user of the connection."""
 
@@ -83,7 +83,7 @@ class JoinedMember(Struct, frozen=True):
 
 
 class Joined(Struct, frozen=True):
-    """The member is part of this generation. `members` is for the leader alone."""
+    """The member is part of this generation. `members` is empty, except for the leader."""
 
     generation: int
     protocol_type: str
@@ -113,7 +113,7 @@ Answer = Joined | Assigned | Refused
 
 
 class TicketAnswer(Struct, frozen=True):
-    """The reply to a request, the present or a waiting one."""
+    """The reply to the present request, or to a waiting request."""
 
     ticket: Ticket
     answer: Answer
@@ -195,7 +195,7 @@ class ConsumerGroup(Struct):
     def join(
         self, ticket: Ticket, request: JoinRequest, new_id: str, now_ms: int, *, adopts: bool = False
     ) -> list[TicketAnswer]:
-        """Join a consumer. `new_id` is for one without an id; `adopts` accepts an id from another coordinator."""
+        """Join a consumer. A consumer without an id gets `new_id`; `adopts` accepts an id from another coordinator."""
         instance, member_id = request.instance_id, request.member_id
         holder = None if instance is None else self._instances.get(instance)
         if not self._accepts(request):
@@ -224,7 +224,7 @@ class ConsumerGroup(Struct):
         assignments: Mapping[str, bytes],
         now_ms: int,
     ) -> list[TicketAnswer]:
-        """Take a member's request for its assignment, or the leader's assignments.
+        """Process a member's request for its assignment, or the leader's assignments.
 
         `protocol` is type and name, if given.
         """
@@ -261,7 +261,7 @@ class ConsumerGroup(Struct):
         return error
 
     def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> tuple[ErrorCode, list[TicketAnswer]]:
-        """Remove a leaving member, or for an operator a static member by its instance id alone."""
+        """Remove a leaving member. An operator's request may contain only the instance id of a static member."""
         if self._reserved_ids.pop(member_id, None) is not None:
             self._complete_if_all_joined(now_ms)
             return ErrorCode.NONE, self._drain()
@@ -295,7 +295,7 @@ class ConsumerGroup(Struct):
         )
 
     def expire(self, now_ms: int) -> list[TicketAnswer]:
-        """Perform due work."""
+        """Remove expired members and ids, and end a round whose time is over."""
         self._reserved_ids = {member_id: due_ms for member_id, due_ms in self._reserved_ids.items() if due_ms > now_ms}
         is_late = self._sync_until_ms is not None and now_ms >= self._sync_until_ms
         removed_members = [

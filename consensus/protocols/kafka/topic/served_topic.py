@@ -1,9 +1,9 @@
 """The interface between the endpoint for clients and the log that it serves as a topic of one partition.
 
-    ServedTopic ◀── the log of a KRaft quorum, which takes records of clients
+    ServedTopic ◀── the log of a KRaft quorum, which accepts records of clients
                 ◀── the farm's committed log, for a Kafka listener
 
-The endpoint serves Metadata, ListOffsets, Fetch and Produce; the topic provides its contents and takes records. A topic
+The endpoint serves Metadata, ListOffsets, Fetch and Produce; the topic has the contents, and accepts records. A topic
 is read in whole record batches, as bytes that go to the client unchanged, so that batches can be cached.
 """
 
@@ -66,7 +66,7 @@ class OffsetOutOfRangeError(Exception):
 
 
 class ProduceRefusedError(Exception):
-    """Records were not taken. The text is for the client."""
+    """The records were refused. The text is for the client."""
 
     def __init__(self, error_code: ErrorCode, text: str) -> None:
         super().__init__(text)
@@ -100,7 +100,7 @@ class GroupOffsets(Protocol):
     """Store of the offsets of consumer groups: entries of the log, by its leader."""
 
     def is_coordinator(self) -> bool:
-        """Return True if this server coordinates the groups, for the only partition of offsets: the leader.
+        """Return True if this server coordinates the groups: it leads the log.
 
         It does not coordinate before it has applied an entry of its own term. Until then `committed` may return an
         older offset than a consumer has committed, and the consumer would read entries twice.

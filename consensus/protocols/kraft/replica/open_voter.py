@@ -398,7 +398,7 @@ def leader_records(unix_ms: Callable[[], int], *, is_dynamic: bool) -> LeaderRec
 
 
 def _first_voters(settings: VoterSettings, directory: QuorumDirectory) -> Configuration:
-    """Return the voters for a log without any, from the settings or the directory; empty if they must be learned."""
+    """Return the voters for a log without voters, from the settings or the directory; empty if they must be learned."""
     if settings.voters:
         return Configuration(
             tuple(
@@ -410,12 +410,12 @@ def _first_voters(settings: VoterSettings, directory: QuorumDirectory) -> Config
 
 
 def _initial(settings: VoterSettings, key: ReplicaKey, host: str, port: int) -> Server:
-    """Return a voter of the formatted directory. It announces its `advertised.listeners` itself."""
+    """Return a voter of the formatted directory. This voter announces its `advertised.listeners` itself."""
     return server_of(key, (Endpoint(settings.listeners[0].name, host, port),))
 
 
 def _described(state: QuorumDescription) -> tuple[Server, ...]:
-    """Return the voters of a quorum, from its leader's description, except voters without listeners in it."""
+    """Return the voters in the description by a quorum's leader, except voters without listeners."""
     return tuple(
         server_of(ReplicaKey(each.node_id, each.directory_id.bytes if each.directory_id.int else b""), listeners)
         for each in state.voters
@@ -429,7 +429,7 @@ async def _write_states(
     """Repeat the storage's state in `quorum-state`, after each change.
 
     The file is written only after the storage. Otherwise a server that ended in between would mistake its storage for
-    an older copy. If the disk is full, the task waits, because this file is only for people. Raises `VoterError`.
+    an older copy. If the disk is full, the task waits: the server runs correctly with an old file. Raises `VoterError`.
     """
     written: QuorumState | None = None
     while True:

@@ -84,7 +84,7 @@ class RequestExpiredError(ClientError):
 
 
 class ConfigRefusedError(ClientError):
-    """The cluster does not take these members; the text is the peer's."""
+    """The cluster does not accept these members; the text is the peer's."""
 
 
 class ZmqRaftClient:
@@ -118,7 +118,7 @@ class ZmqRaftClient:
     async def update(self, data: bytes, request_id: bytes | None = None, *, patience_s: float = PATIENCE_S) -> Index:
         """Commit `data`, once for each request id; return its index.
 
-        Raises `NoAnswerError`, `RequestExpiredError`, and `ValueError` for an update that no cluster takes.
+        Raises `NoAnswerError`, `RequestExpiredError`, and `ValueError` for an update that no cluster accepts.
         """
         most = self._options.limits.max_entry_data_bytes
         if not 1 <= len(data) <= most:
@@ -166,7 +166,7 @@ class ZmqRaftClient:
         raise self._no_answer(f"no peer returned the configuration within {patience_s:g} s")
 
     async def log_info(self, url: str | None = None, *, patience_s: float = PATIENCE_S) -> wire.LogInfoReply:
-        """Return the state of the log of the peer at `url`, in any role, or of the leader. Raises `NoAnswerError`."""
+        """Return the state of the log of the peer at `url`, or of the leader without `url`. Raises `NoAnswerError`."""
         request = wire.LogInfoRequest(self._links.next_request_id(), self._ident)
         if url is None:
             reply = await self._call_within(patience_s, request)
@@ -245,7 +245,7 @@ class ZmqRaftClient:
         raise NoAnswerError(f"{url} did not reply within {patience_s:g} s")
 
     async def _call_within(self, patience_s: float, request: wire.ClientRequest) -> wire.ClientReply:
-        """Return the leader's final reply, or raise `NoAnswerError`. One request id has one call at a time."""
+        """Return the leader's final reply; raise `NoAnswerError`, or `ValueError` if a call has the same request id."""
         if request.request_id in self._under_way:
             raise ValueError(f"a request with the id {request.request_id.hex()} is under way")
         self._under_way.add(request.request_id)
