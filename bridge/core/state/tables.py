@@ -111,8 +111,8 @@ TABLES: dict[str, Table] = {
         ADMITTED_OF_LEADER_MAX,
         ADMITTED_MAX,
         (Release.LOG_TIME, Release.COMMAND),
-        "30 minutes without an entry or a report; `node evict` or `node approve` of a successor, whose rows give way"
-        " first",
+        "30 minutes without an entry or a report; `node evict`, or `node approve` of a successor: rows of evicted and"
+        " replaced identities give way first",
     ),
     "FarmState.admitted_by": _beside("the number of admissions with a leader", "admitted identities", ADMITTED_MAX),
     "FarmState.removed": _beside("the number of removed servers", "admitted identities", ADMITTED_MAX),
