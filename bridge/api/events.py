@@ -1,17 +1,18 @@
-"""The kinds of events: the facts that report a change, the sentence, and events of several nodes as one story.
+"""The kinds of events, their facts and sentences, and the merging of several nodes' events into one list.
 
     EventType  ──▶ EventLog.append(MEMBER_DEAD, facts), docs/reference/events.md
     Change     ──▶ change_event     type and facts
-    TraceEvent ──▶ event_sentence   "node-2 will publish hakketfo….b32.i2p, after node-3"
+    TraceEvent ──▶ event_sentence   "node-2 will publish hakketfolkgz….b32.i2p, after node-3"
                ──▶ event_text       the same after its kind, as in a line of the log
     events of several nodes ──▶ EventStory ──▶ each fact once
 
 The data of an event are for programs: Raft ids, seconds, addresses. People get names and times of day. A kind of
 another version, which lacks a sentence here, is printed with its facts.
 
-*One story.* All servers report changes of the log alike, and most of them report changes in gossip. Two events are one
-fact if their sentences are equal and less than `SAME_FACT_MS` apart. Comparing data would be stricter. But then the
-leader's report of an election and its followers' reports would be different facts.
+*Merging.* All servers report changes of the log alike, and most of them report changes in gossip. An event repeats a
+fact if it has the sentence of a shown event and is less than `SAME_FACT_MS` apart from it. A repetition does not extend
+this time, so a fact that recurs for long is shown again. Comparing data would be stricter. But then the leader's report
+of an election and its followers' reports would be different facts.
 """
 
 import re
@@ -101,7 +102,7 @@ def event_text(event: TraceEvent) -> str:
 
 
 def event_sentence(event: TraceEvent) -> str:
-    """Return the sentence of an event, with names and times of day; empty if the kind suffices."""
+    """Return the sentence of an event, with names and times of day; for an event of another version, its facts."""
     try:
         declared = EVENT_TYPES.get(event.kind)
         return _facts_alone(event.data) if declared is None else declared.sentence(event.node, event.data)
@@ -119,7 +120,7 @@ class EventStory:
         self._reported_ms: OrderedDict[str, int] = OrderedDict()
 
     def is_new(self, sentence: str, time_ms: int) -> bool:
-        """Return True unless the sentence was reported less than `SAME_FACT_MS` before or after `time_ms`."""
+        """Return True unless the last new report of the sentence is less than `SAME_FACT_MS` from `time_ms`."""
         last_ms = self._reported_ms.get(sentence)
         if last_ms is not None and abs(time_ms - last_ms) < SAME_FACT_MS:
             return False
@@ -131,7 +132,7 @@ class EventStory:
 
 
 def story_line(event: TraceEvent) -> str:
-    """Return a line of the one story: about the farm, or about the node of the event."""
+    """Return the event's line in the combined list; a line about a node begins with the node's name."""
     shown = SHOWN_AS.get(event.kind, event.kind)
     sentence = event_sentence(event)
     who = "" if is_of_farm(event) else f"{event.node} "
@@ -251,7 +252,7 @@ def _connection(_: str, facts: Facts) -> str:
 
 
 def _again(generation: Scalar) -> str:
-    """Return a text about a start of a node after the first one; empty for the first."""
+    """Return the number of the node's start as text; empty for its first start."""
     return f", start number {generation}" if isinstance(generation, int) and generation > 1 else ""
 
 
@@ -363,7 +364,7 @@ PUBLICATION_FORCED: Final = _of_farm("publication-forced", "{master:address} wil
 SERVER_ADMITTED: Final = _of_farm("server-admitted", "{whom} is server {server}")
 SERVER_FORGOTTEN: Final = _of_farm("server-forgotten", "{who} has not reported for a long time")
 SERVER_RETIRED: Final = _of_farm("server-retired", "{who} is retired: another identity has its name")
-SERVER_EVICTED: Final = _of_farm("server-evicted", "{who} is evicted, and keys of era {era} are new")
+SERVER_EVICTED: Final = _of_farm("server-evicted", "{who} is evicted, and the farm gets new keys, of era {era}")
 ADMISSION_LAPSED: Final = _of_farm("admission-lapsed", "{who} did not join in time, so its place is free")
 ADMISSION_REFUSED: Final = _of_farm("admission-refused", "{whom} is not admitted: {reason}", _WARNING)
 LEVEL_RAISED: Final = _of_farm("level-raised", "the feature level is {level}")
@@ -373,7 +374,7 @@ LEVEL_REFUSED: Final = _of_farm(
 CLOCK_OFF: Final = _of_farm("clock-off", "the clock of {who} differs by {offsetMs} ms", _WARNING)
 CLOCK_BOUNDED: Final = _of_farm(
     "clock-bounded",
-    "log time was limited: the clock of {who} exceeded the limit of a majority of the clocks by {excessMs:length}",
+    "log time was limited: the clock of {who} is {excessMs:length} above the limit that a majority of the clocks sets",
 )
 LOG_TIME_CORRECTED: Final = _of_farm("log-time-corrected", _corrected)
 SECOND_FORGOTTEN: Final = _of_farm(
@@ -476,7 +477,7 @@ QUERY: Final = _of_node(
 DIRECTORY_OPENED: Final = _of_node("directory-opened", "clients reach it at {directory}")
 DIRECTORY_FAILED: Final = _of_node("directory-failed", "{reason:clocks}", _WARNING)
 CONTROL_CERTIFICATE_RENEWED: Final = _of_node(
-    "control-certificate-renewed", "clients that compare it need the new {file}"
+    "control-certificate-renewed", "clients that check the certificate need the new {file}"
 )
 SIGNING_KEY_RENEWED: Final = _of_node("signing-key-renewed", "it can sign until {until:date}")
 RECONCILE_PROPOSED: Final = _of_node("reconcile-proposed", "{change}")
@@ -525,7 +526,8 @@ SHOWN_AS: Final = {LEADER_FOLLOWED.kind: LEADER_ELECTED.kind}
 
 def _named(facts: Facts) -> dict[str, Scalar]:
     """Return the facts without the Raft ids of servers whose names are also facts."""
-    hidden = {number for number, name in (("server", "name"), ("leader", "leaderName")) if facts.get(name)}
+    names = {"server": "name", "leader": "leaderName", "previous": "previousName"}
+    hidden = {number for number, name in names.items() if facts.get(name)}
     return {key: value for key, value in facts.items() if key not in hidden}
 
 

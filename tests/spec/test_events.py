@@ -100,7 +100,7 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
         (TraceEvent(1, 0, None, "query", "node-2", {**MESSAGE, "answered": True}), "deploy from node-1: v2 (answered)"),
         (
             event("control-certificate-renewed", file="/srv/control.crt"),
-            "clients that compare it need the new /srv/control.crt",
+            "clients that check the certificate need the new /srv/control.crt",
         ),
         (event("signing-key-renewed", until=1_795_352_222), "it can sign until 2026-11-22"),
         (event("reconcile-proposed", step="promote", server=2, name="node-2"), "let node-2 vote"),
@@ -112,7 +112,7 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
         (event("key-used", key="adf0cb09", forced=True), "gossip key adf0cb09 is used by all nodes to seal, by force"),
         (
             event("server-evicted", server=3, name="node-3", id="73c9", era=2),
-            "node-3 is evicted, and keys of era 2 are new",
+            "node-3 is evicted, and the farm gets new keys, of era 2",
         ),
         (event("node-evicted", id="73c9", era=2, sealedFor=2), "with new keys of era 2, sealed for 2 members"),
         (event("key-replacement", era=1, sealedFor=3), "new keys of era 1, sealed for 3 members"),
@@ -127,7 +127,7 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
         ),
         (
             event("clock-bounded", server=3, name="node-3", excessMs=41_000),
-            "log time was limited: the clock of node-3 exceeded the limit of a majority of the clocks by 41s",
+            "log time was limited: the clock of node-3 is 41s above the limit that a majority of the clocks sets",
         ),
         (
             event("server-retired", server=3, name="node-3", id="73c9", successor="84d0"),

@@ -71,6 +71,11 @@ def test_event_text_is_one_sentence() -> None:
     assert event_text(replace(event, kind="new-kind")) == "new-kind: term=3 early=yes previous=- rtt=0.25"
 
 
+def test_event_facts_omit_ids_of_named_servers() -> None:
+    data: dict[str, Scalar] = {"server": 2, "name": "node-2", "previous": 3, "previousName": "node-3", "leader": 1}
+    assert event_text(TraceEvent(1, 0, None, "new", "node-2", data)) == "new: name=node-2 previousName=node-3 leader=1"
+
+
 def test_cluster_answer_round_trips() -> None:
     answer = ClusterAnswer(
         "demo", "c0ffee", 2, 3, 217, 1, "node-1", "tcp://127.0.0.1:7701", (VoterView(1, "tcp://a:1"),)

@@ -47,7 +47,7 @@ from bridge.wire.i2p.structures import (
     destination_from_base64,
     ed25519_destination,
 )
-from bridge.wire.keys.text import KeyTextError, decode_key, encode_key, parse
+from bridge.wire.keys.text import KeyTextError, decode_key, encode_key, other_version, parse
 
 VERSION: Final = 1
 TRANSIENT_LIFE_S: Final = 30 * 86_400
@@ -223,7 +223,7 @@ def _text(kind: str, destination: Destination, private_key: Ed25519PrivateKey, *
 def _parse(text: str) -> _DestinationFile:
     file = parse(text, _DestinationFile, "key file of a destination")
     if file.version != VERSION:
-        raise KeyTextError(f"it has version {file.version}, this garlicfarm reads version {VERSION}: update it")
+        raise KeyTextError(f"it {other_version(file.version, VERSION)}")
     return file
 
 

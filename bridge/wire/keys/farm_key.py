@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from bridge.core.formation.founding import CLUSTER_ID_BYTES, NODE_ID_BYTES
 from bridge.core.log.fields import NAME, NAME_FORM
-from bridge.wire.keys.text import KEY_BYTES, KeyTextError, decode_key, encode_key, parse
+from bridge.wire.keys.text import KEY_BYTES, KeyTextError, decode_key, encode_key, other_version, parse
 from gossip import CLOCK_LIMIT, ERA_LIMIT, KEYS_LIMIT, LABEL_BYTES, Keyring, farm_label
 
 VERSION: Final = 1
@@ -136,9 +136,7 @@ def parse_farm_key(text: str) -> FarmKey:
     try:
         file = parse(text, _FarmFile, _WHAT)
         if file.version != VERSION:
-            raise FarmKeyError(
-                f"this farm key file has version {file.version}, this garlicfarm reads version {VERSION}: update it"
-            )
+            raise FarmKeyError(f"this farm key file {other_version(file.version, VERSION)}")
         return _checked(
             FarmKey(
                 cluster=file.cluster,

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from msgspec import Meta, Struct
 
 from bridge.core.log.fields import NAME
+from bridge.wire.keys.text import other_version
 from consensus import endpoint_text
 
 VERSION: Final = 1
@@ -109,7 +110,7 @@ def parse_token(text: str) -> Token:
     if len(packed) > TOKEN_LIMIT_BYTES or len(body) < 2 or checksum != _checksum(body):  # noqa: PLR2004 - two counts
         raise InvitationError(f"the token was changed or cut: {_COPY_AGAIN}")
     if body[0] != VERSION:
-        raise InvitationError(f"the token has version {body[0]}, this garlicfarm reads {VERSION}: update it")
+        raise InvitationError(f"the token {other_version(body[0], VERSION)}")
     places, rest = _addresses_in(body[2:], body[1])
     token = Token(places, rest[:FINGERPRINT_BYTES], rest[FINGERPRINT_BYTES:])
     if str(token).replace("-", "").upper() != found:
@@ -237,7 +238,9 @@ def decode_message(body: bytes, kind: type[M]) -> M:
         raise InvitationError(f"this is not a {kind.__name__.lower()} of an invitation") from None
     version = getattr(found, "version", VERSION)
     if version != VERSION:
-        raise InvitationError(f"the other node uses version {version} of invitations, this one {VERSION}: update it")
+        raise InvitationError(
+            f"the other node uses version {version} of invitations, this one {VERSION}: update the older node"
+        )
     if isinstance(found, Reply) and (found.granted is None) is (found.refusal is None):
         raise InvitationError("a reply has either a grant or a refusal")
     return found

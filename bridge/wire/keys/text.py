@@ -1,8 +1,8 @@
-"""The common part of all key files: typed and bounded TOML, and errors that never quote a value.
+"""The common part of all key files: typed and bounded TOML, and errors without key material.
 
 Errors about a key file appear on an operator's screen, so they must not contain a part of a key. In a damaged file, a
 part of a key may be anywhere, also in the fields and values that msgspec quotes in messages. So an error has only line
-and column from the TOML parser, and only the place and the expected names from msgspec.
+and column from the TOML parser, and only the place, types and declared names from msgspec.
 """
 
 import base64
@@ -20,7 +20,7 @@ from bridge.core.log.fields import NAME, NAME_FORM
 KEY_BYTES: Final = 32
 TEXT_LIMIT: Final = 65_536
 VERSION: Final = 1
-"""The version of the files of keys that have a name."""
+"""The version of the files of named keys."""
 _QUOTED: Final = re.compile(r" (?:'.*'|\".*\")", re.DOTALL)
 
 Shape = TypeVar("Shape", bound=msgspec.Struct)
@@ -78,7 +78,7 @@ def decode_key(text: str, what: str, size: int = KEY_BYTES) -> bytes:
 
 
 class NamedKeyFile(msgspec.Struct, forbid_unknown_fields=True):
-    """The fields that the files of keys with a name share."""
+    """The common fields of the files of named keys."""
 
     version: int
     name: str
@@ -87,6 +87,11 @@ class NamedKeyFile(msgspec.Struct, forbid_unknown_fields=True):
     def __repr__(self) -> str:
         """Omit the keys, because the repr of a Struct shows its fields."""
         return f"{type(self).__name__}({self.name!r})"
+
+
+def other_version(found: int, own: int) -> str:
+    """Return the end of an error about a file or token of another version."""
+    return f"has version {found}, this garlicfarm reads version {own}: use a garlicfarm that reads version {found}"
 
 
 @contextmanager
@@ -107,6 +112,6 @@ def check_name(name: str) -> None:
 def check_file(file: NamedKeyFile, what: str, public_key: str) -> None:
     """Raise `KeyTextError` for another version, an invalid name, or a public key other than `public_key`."""
     if file.version != VERSION:
-        raise KeyTextError(f"this {what} has version {file.version}, this garlicfarm reads {VERSION}: update it")
+        raise KeyTextError(f"this {what} {other_version(file.version, VERSION)}")
     if file.public_key != public_key or re.fullmatch(NAME, file.name) is None:
         raise KeyTextError(f"this {what} was changed: its name or a key differs from the original; copy it again")
