@@ -1,9 +1,9 @@
 """Bytes to messages: one code byte and one CBOR array in the order of the message's fields.
 
-The RFC (docs/explanation/gossip.md) names codes and fields and leaves the bodies open.
-docs/reference/gossip-protocol.md ("Bodies") lists them.
+The RFC (named in docs/explanation/gossip.md) defines messages and their fields, but not their codes and encoding. These
+are in docs/reference/gossip-protocol.md ("Messages", "Bodies").
 
-cbor2 makes lists of a datagram (`cbor.py` lists the refused types). `msgspec.convert` checks them against the structs
+cbor2 decodes a datagram to lists (`cbor.py` has the refused types). `msgspec.convert` checks them against the structs
 below, which hold the type and the limit of each field, and the structs make the core's messages. Any host can send a
 datagram, so `decode` either returns a message or raises `DatagramError`.
 
@@ -230,7 +230,10 @@ class _DatedKey(_Fields):
 
 
 class _Keyring(_Fields):
-    """Keys with any time, because earlier versions stored such keyrings: `keyring` and `stored` check the times."""
+    """A keyring. Its times are not bounded here, because earlier versions stored times out of range.
+
+    `keyring` and `stored` check the times.
+    """
 
     used_at: _Long
     primary: Annotated[int, Meta(ge=0, lt=KEYS_LIMIT)]
@@ -256,7 +259,7 @@ class _Keyring(_Fields):
 
 def _sound(keyring: Keyring) -> Keyring:
     if not keyring.is_sound():
-        raise DatagramError("no keyring")
+        raise DatagramError("not a sound keyring")
     return keyring
 
 
@@ -468,7 +471,7 @@ _quiet_payload: Final = lru_cache(maxsize=QUIET_PAYLOADS_REMEMBERED)(_new_payloa
 
 @lru_cache(maxsize=INFOS_REMEMBERED)
 def _incarnation(generation: int, number: int) -> Incarnation:
-    """Return one shared object per incarnation: most members of a large group are in the same first one."""
+    """Return one shared object per incarnation: most members of a large group still have the first incarnation."""
     return Incarnation(generation, number)
 
 

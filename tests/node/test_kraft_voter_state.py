@@ -25,7 +25,8 @@ pytestmark = pytest.mark.usefixtures("small_segments")
 
 
 def test_quorum_state_is_written_after_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a kill between the two writes, the server would refuse its storage as an older copy at every start."""
+    # In the opposite order, a kill between the two writes would make the server refuse its storage as an older copy at
+    # every start.
     write, perform = QuorumDirectory.write_state, Directory.perform_all
     may_store, is_written, writes = Event(), trio.Event(), list[tuple[int, bool]]()
 
@@ -58,7 +59,7 @@ def test_quorum_state_is_written_after_storage(tmp_path: Path, monkeypatch: pyte
         with trio.fail_after(30):
             async with open_voter(settings, observe=observe) as voter:
                 await is_candidate.wait()
-                # When all work has finished that does not wait for the disk
+                # When only work that waits for the disk is left
                 await trio.testing.wait_all_tasks_blocked(0.1)
                 may_store.set()
                 await leads.wait()

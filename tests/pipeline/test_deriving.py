@@ -1,4 +1,4 @@
-"""The thread that computes the derived tables: newest batch first, a rest after its work, failures, and the end."""
+"""The thread that computes the derived tables: only the newest batch, a rest after its work, failures, and the end."""
 
 import sys
 import threading

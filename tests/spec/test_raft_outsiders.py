@@ -1,7 +1,7 @@
 """Appends, snapshots, announcements and replies of a server without a vote raise no term during leader contact.
 
-The handshake proves the identity of a server, not its election. A leader is a voter of the newest configuration, or of
-the one before it. So a follower whose log has both may refuse all other servers. A follower with an older log must not
+The handshake proves the identity of a server, not its election. A leader is a voter of the newest or the previous
+configuration. So a follower whose log has both may refuse all other servers. A follower with an older log must not
 refuse permanently: it accepts others when its own leader was unresponsive for the minimum election timeout. The
 scenarios `new_server_leads_before_one_knows_it` and `fetch_new_server_leads_before_one_knows_it` test a whole group.
 """

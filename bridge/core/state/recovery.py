@@ -2,9 +2,9 @@
 
     old farm of A, B, C ──▶ B's state ──▶ new cluster of B alone: Raft id 1, publications, weights, log time
 
-Raft ids start again with a cluster. An id is valid only together with the cluster id, which every connection names, and
-storages of the old cluster never open under the new one. So only the survivor is admitted; other servers return as new
-ones, under any name. Evicted and retired identities stay excluded.
+Each cluster counts its Raft ids from 1 again. An id is valid only together with the cluster id, which every connection
+names, and storages of the old cluster never open under the new one. So only the survivor is admitted; other servers
+return as new ones, under any name. Evicted and retired identities stay excluded.
 
 The reports of the other servers are dropped. These servers are lost, and it is better to omit their leaves than to list
 dead leaves for another hour. A node that joins again reports its leaves. The last publications are kept, so that the
@@ -12,10 +12,11 @@ next publications have later seconds. Client keys stay admitted; their entries f
 in the new one.
 
 Forged numbers would also be kept: a term or a log time near its limit, a publication's second years ahead, or the last
-possible era of the keys. Only a new cluster may reset them (`Reset`), because its servers and the servers of the old
-cluster refuse each other. All numbers of one kind in the state are reset (`numbers`): the terms in the offsets of
-Kafka's groups, the log times of producers. Routers may still hold a structure with the old second; the operator sees
-the time until which they refuse earlier ones (`refused_until_s`).
+possible era of the keys. A running farm can only correct log time (`log_time_correction`). A new cluster may reset all
+these numbers (`Reset`), because its servers and the servers of the old cluster refuse each other. A reset changes all
+numbers of a kind, in all tables of the state (`numbers`), for example the terms in the offsets of Kafka's groups.
+Routers may still hold a structure with the old second; the operator sees the time until which they refuse earlier ones
+(`refused_until_s`).
 """
 
 from msgspec import Struct
@@ -43,17 +44,17 @@ class Reset(Struct, frozen=True):
     """The values to reset in the new cluster."""
 
     term: bool = False
-    """Reset each term to `FIRST_TERM`."""
+    """Reduce each term to at most `FIRST_TERM`, and set the terms of clients to `UNKNOWN_TERM`."""
     log_time_ms: int | None = None
     """The start of log time; None if log time continues."""
     second: bool = False
-    """Drop the last second of each publication."""
+    """Drop the last publication of each master, and set the seconds in reports to 0."""
     era: bool = False
     """Reset the eras of the keys."""
 
 
 def refused_until_s(farm: FarmState, now_s: int) -> int | None:
-    """Return the time until which routers may refuse a present second after a reset; None if they do not.
+    """Return the time until which routers may refuse a structure dated now, after a reset; None if they do not.
 
     A router refuses earlier seconds until its latest structure ends. It refuses structures that end too far ahead.
     """
@@ -81,7 +82,7 @@ def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> Fa
     old_id = raft_id_of(farm.admitted, node_id)
     own = None if old_id is None else farm.servers.get(old_id)
     out = [each for _, each in sorted(farm.admitted.items()) if not each.is_member and each.node_id != node_id]
-    # The entries that admitted these keys are signed for the old cluster, so they are not proof in the new one.
+    # The entries that admitted these identities are signed for the old cluster, so they are not proof in the new one.
     survivor = Admitted(node_id) if old_id is None else replace(farm.admitted[old_id], entry=b"")
     out = [replace(each, entry=b"") for each in out]
     return replace(
@@ -97,7 +98,7 @@ def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> Fa
 
 
 def _without_owners(kafka: KafkaClients) -> KafkaClients:
-    """Return the tables without owners, which are hashes with the old cluster id; the next entry sets the owner."""
+    """Return the tables with empty owners: an owner is a hash over the old cluster id. The next entry sets it."""
     producers = {each: replace(producer, principal="") for each, producer in kafka.producers.items()}
     groups = {each: replace(noted, principal="") for each, noted in kafka.groups.items()}
     return replace(kafka, producers=producers, groups=groups)
