@@ -100,6 +100,8 @@ consensus                     3 bare servers: Garlic Farm protocol, TLS 1.3, fda
                               etcd: gRPC over TLS for clients and peers, fsync on, its own store, client in Go;
                               the pipe: frames over the same TLS, fdatasync on, no Raft"""
 MIB = 1024 * 1024
+PROJECT: Final = Path(__file__).parents[1]
+"""The directory of the project's own packages."""
 
 
 def main() -> None:
@@ -175,7 +177,7 @@ async def _measure(home: Path, limits: machine.Machine, options: argparse.Namesp
         if name in options.names:
             print(f"\n{name}: begins at a load of {os.getloadavg()[0]:.1f}", flush=True)
             try:
-                report(await _of_part(part, job(name)))
+                report(await run_part(part, job(name)))
             except LeftOut as reason:
                 print(f"{name}: left out: {reason}", flush=True)
             print(f"{name}: ended at a load of {os.getloadavg()[0]:.1f}", flush=True)
@@ -198,11 +200,14 @@ async def _on_farm(
         report(await failover.publisher(farm, job("failover").runs))
 
 
-async def _of_part(part: Part, job: Job) -> list[Figure]:
+async def run_part(part: Part, job: Job) -> list[Figure]:
+    """Return the figures of a part; raise LeftOut if a package of an extra is missing."""
     module, _, name = part.function.rpartition(".")
     try:
         function: Any = getattr(import_module(f"benchmarks.{module}"), name)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if error.name is None or (PROJECT / error.name.partition(".")[0]).is_dir():
+            raise
         raise LeftOut(f"the package {error.name} is not installed; an extra in pyproject.toml has it") from error
     await trio.Path(job.directory).mkdir(mode=0o700)
     if part.is_repeated:

@@ -9,14 +9,14 @@ import trio
 
 from benchmarks import __path__ as benchmarks_path
 from benchmarks import cold_start, time_split
-from benchmarks.__main__ import PARTS, main
+from benchmarks.__main__ import PARTS, Part, main, run_part
 from benchmarks.child import BenchmarkError
 from benchmarks.client import entry
 from benchmarks.figures import Figure, percentile, table
 from benchmarks.gossip_group import Observer, record_serf
 from benchmarks.gossip_whole_node import sizes_mb
 from benchmarks.idle import as_on_a_lan, with_router
-from benchmarks.job import Job, repeated
+from benchmarks.job import Job, LeftOut, repeated
 from benchmarks.machine import Machine
 from benchmarks.time_split import CONNECTIONS, STEP, TLS, TimeSplit
 from bridge.core.log.records import Foreign
@@ -27,6 +27,8 @@ from bridge.node.settings.configuration import load_configuration
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.log.entries import decode
 from tests.effort import each_case
+
+MACHINE = Machine("a machine", (1.0, 1.0, 1.0), (1.0, 1.0, 1.0), (1.0, 1.0, 1.0))
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 50), (0.99, 99), (1.0, 100), (0.001, 1)])
@@ -61,8 +63,7 @@ async def test_repeated_part_has_values_of_all_runs(tmp_path: Path) -> None:
             Figure("second", f"task {run % 2}", "ms", (1.0,)),
         ]
 
-    machine = Machine("a machine", (1.0, 1.0, 1.0), (1.0, 1.0, 1.0), (1.0, 1.0, 1.0))
-    assert await repeated(part, Job("idle", tmp_path, 3, 1.0, machine)) == [
+    assert await repeated(part, Job("idle", tmp_path, 3, 1.0, MACHINE)) == [
         Figure("first", "rate", "/s", (0.0, 1.0, 2.0), "goal 2"),
         Figure("second", "task 0", "ms", (1.0, 1.0)),
         Figure("second", "task 1", "ms", (1.0,)),
@@ -75,6 +76,23 @@ def test_parts_of_command_have_their_functions() -> None:
         tree = ast.parse(Path(*benchmarks_path, f"{module}.py").read_text())
         functions = {each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
         assert name in functions, part.function
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("import absent_package.part", LeftOut),
+        ("import bridge.absent_module", ModuleNotFoundError),
+        ("from bridge import absent_name", ImportError),
+    ],
+)
+async def test_only_missing_package_leaves_part_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, expected: type[Exception]
+) -> None:
+    (tmp_path / "broken_part.py").write_text(line)
+    monkeypatch.setattr("benchmarks.__path__", [str(tmp_path)])
+    with pytest.raises(expected):
+        await run_part(Part("broken_part.measure"), Job("idle", tmp_path, 1, 1.0, MACHINE))
 
 
 def test_parts_without_runs_refuse_their_number(
