@@ -16,6 +16,12 @@ class LeftOut(Exception):  # noqa: N818 - the part is left out, without a fault
     """A part cannot run here; the text is the reason."""
 
 
+def leave_out_if(missing: str | None) -> None:
+    """Raise LeftOut with the text about a missing program, if there is one."""
+    if missing is not None:
+        raise LeftOut(missing)
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One part to measure."""

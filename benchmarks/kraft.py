@@ -16,7 +16,7 @@ from typing import Final
 import trio
 
 from benchmarks.figures import Figure, percentile
-from benchmarks.job import Job, LeftOut
+from benchmarks.job import Job, leave_out_if
 from benchmarks.kraft_quorum import MeasuredQuorum, led, running_quorums
 from tests.interop.kafka.tool_jvm import missing
 
@@ -33,7 +33,7 @@ GOAL_FAILOVER_S: Final = 3.2
 
 async def latency(job: Job) -> list[Figure]:
     """Measure consecutive writes to both quorums."""
-    _check_kafka()
+    leave_out_if(missing())
     figures: list[Figure] = []
     for linger_ms in LINGERS_MS:
         async with running_quorums(job.directory / str(linger_ms), {LINGER: linger_ms}) as quorums:
@@ -62,14 +62,9 @@ def _latencies(where: str, found: dict[str, list[list[int]]]) -> list[Figure]:
     return figures
 
 
-def _check_kafka() -> None:
-    if (why := missing()) is not None:
-        raise LeftOut(why)
-
-
 async def failover(job: Job) -> list[Figure]:
     """Measure SIGKILL of the leader of both quorums."""
-    _check_kafka()
+    leave_out_if(missing())
 
     async def kill_leader(quorum: MeasuredQuorum) -> float:
         """Return the seconds until the next leader has committed a record; then restart the old leader."""

@@ -14,7 +14,7 @@ import trio
 
 from benchmarks.child import ChildError
 from benchmarks.figures import Figure, percentile
-from benchmarks.job import Job
+from benchmarks.job import Job, leave_out_if
 from benchmarks.zmq_raft_group import Make, ZmqRaftGroup, missing, running_zmq_raft_group
 
 CLIENTS = 64
@@ -28,8 +28,8 @@ NAMES = {Make.OURS: "garlicfarm", Make.PACKAGE: "npm zmq-raft"}
 
 
 async def throughput(job: Job) -> list[Figure]:
-    """Measure updates per second and their latency; raise `ChildError` if the package is missing."""
-    _check_package()
+    """Measure updates per second and their latency."""
+    leave_out_if(missing())
     found: dict[Make, list[tuple[float, list[float]]]] = {make: [] for make in NAMES}
     for run in range(job.runs):
         for make in NAMES:
@@ -49,11 +49,6 @@ async def throughput(job: Job) -> list[Figure]:
     return figures
 
 
-def _check_package() -> None:
-    if (why := missing()) is not None:
-        raise ChildError(why)
-
-
 async def _load(group: ZmqRaftGroup, seconds: float) -> tuple[float, list[float]]:
     """Return updates per second, and the milliseconds of each."""
     client = await group.client()
@@ -67,8 +62,8 @@ async def _load(group: ZmqRaftGroup, seconds: float) -> tuple[float, list[float]
 
 
 async def failover(job: Job) -> list[Figure]:
-    """Measure SIGKILL of the leader; raise `ChildError` if the package is missing."""
-    _check_package()
+    """Measure SIGKILL of the leader."""
+    leave_out_if(missing())
     found: dict[Make, list[float]] = {make: [] for make in NAMES}
     for make in NAMES:
         async with running_zmq_raft_group(job.directory / make.value, [make] * 3) as group:

@@ -3,12 +3,13 @@
 import ast
 import json
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import trio
 
 from benchmarks import __path__ as benchmarks_path
-from benchmarks import cold_start, time_split
+from benchmarks import cold_start, kraft, time_split, zmq_raft
 from benchmarks.__main__ import PARTS, Part, main, run_part
 from benchmarks.child import BenchmarkError
 from benchmarks.client import entry
@@ -16,7 +17,7 @@ from benchmarks.figures import Figure, percentile, table
 from benchmarks.gossip_group import Observer, record_serf
 from benchmarks.gossip_whole_node import sizes_mb
 from benchmarks.idle import as_on_a_lan, with_router
-from benchmarks.job import Job, LeftOut, repeated
+from benchmarks.job import Job, LeftOut, Measure, repeated
 from benchmarks.machine import Machine
 from benchmarks.time_split import CONNECTIONS, STEP, TLS, TimeSplit
 from bridge.core.log.records import Foreign
@@ -93,6 +94,18 @@ async def test_only_missing_package_leaves_part_out(
     monkeypatch.setattr("benchmarks.__path__", [str(tmp_path)])
     with pytest.raises(expected):
         await run_part(Part("broken_part.measure"), Job("idle", tmp_path, 1, 1.0, MACHINE))
+
+
+@pytest.mark.parametrize(
+    ("module", "function"),
+    [(kraft, kraft.latency), (kraft, kraft.failover), (zmq_raft, zmq_raft.throughput), (zmq_raft, zmq_raft.failover)],
+)
+async def test_part_without_its_programs_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: ModuleType, function: Measure
+) -> None:
+    monkeypatch.setattr(module, "missing", lambda: "no program")
+    with pytest.raises(LeftOut, match="no program"):
+        await function(Job("part", tmp_path, 1, 1.0, MACHINE))
 
 
 def test_parts_without_runs_refuse_their_number(
