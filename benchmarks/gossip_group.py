@@ -14,14 +14,14 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
 
 from benchmarks.child import BenchmarkError, Child, ChildError
-from tests.processes import free_ports
+from bridge.node.local.farm_files import LOOPBACK, hold_free_port
 
 START_TIMEOUT_S = 60.0
 _SERF_KEY = base64.b64encode(b"a key that keeps nothing secret.").decode()
@@ -101,7 +101,7 @@ class Group:
             await self._start_serf(program)
 
     async def _start_serf(self, program: str) -> None:
-        port, [rpc_port] = _free_port(), free_ports(1)
+        port, rpc_port = serf_ports()
         self._serfs += 1
         name = f"serf-{self._serfs}"
         command = [
@@ -208,10 +208,12 @@ def record_serf(observer: Observer, line: str) -> None:
         observer.saw(Change(time.monotonic(), name, _SERF_STATUS[event]))
 
 
-def _free_port() -> int:
-    """Return a port of loopback without a UDP or TCP socket; serf binds both."""
-    while True:
-        tcp, udp = socket.create_server(("127.0.0.1", 0)), socket.socket(type=socket.SOCK_DGRAM)
-        with tcp, udp, suppress(OSError):
-            udp.bind(tcp.getsockname())
-            return int(tcp.getsockname()[1])
+def serf_ports() -> tuple[int, int]:
+    """Return a port of loopback without a UDP or TCP socket, because serf binds both, and another TCP port."""
+    with ExitStack() as reserved:
+        rpc_port = hold_free_port(reserved, socket.SOCK_STREAM)
+        while True:
+            port = hold_free_port(reserved, socket.SOCK_STREAM)
+            with suppress(OSError), socket.socket(type=socket.SOCK_DGRAM) as udp:
+                udp.bind((LOOPBACK, port))
+                return port, rpc_port

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import socket
 from pathlib import Path
 from types import ModuleType
 
@@ -14,13 +15,14 @@ from benchmarks.__main__ import PARTS, Part, main, run_part
 from benchmarks.child import BenchmarkError
 from benchmarks.client import entry
 from benchmarks.figures import Figure, percentile, table
-from benchmarks.gossip_group import Observer, record_serf
+from benchmarks.gossip_group import Observer, record_serf, serf_ports
 from benchmarks.gossip_whole_node import sizes_mb
 from benchmarks.idle import as_on_a_lan, with_router
 from benchmarks.job import Job, LeftOut, Measure, repeated
 from benchmarks.machine import Machine
 from benchmarks.time_split import CONNECTIONS, STEP, TLS, TimeSplit
 from bridge.core.log.records import Foreign
+from bridge.node.local import farm_files
 from bridge.node.local.farm_files import prepare
 from bridge.node.security.key_files import save_master_key
 from bridge.node.settings.choices import RouterKind
@@ -28,6 +30,7 @@ from bridge.node.settings.configuration import load_configuration
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.log.entries import decode
 from tests.effort import each_case
+from tests.processes import free_ports
 
 MACHINE = Machine("a machine", (1.0, 1.0, 1.0), (1.0, 1.0, 1.0), (1.0, 1.0, 1.0))
 
@@ -115,6 +118,17 @@ def test_parts_without_runs_refuse_their_number(
     with pytest.raises(SystemExit):
         main()
     assert "--runs does not apply to machine and memory" in capsys.readouterr().err
+
+
+def test_serf_ports_differ_and_first_is_free_for_udp(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = free_ports(2)
+    with socket.socket(type=socket.SOCK_DGRAM) as in_use:
+        in_use.bind((farm_files.LOOPBACK, 0))
+        used: int = in_use.getsockname()[1]
+        monkeypatch.setattr(farm_files, "PORTS", [*usual, used])
+        monkeypatch.setattr(farm_files, "PORT_ATTEMPTS", 3)
+        found = [serf_ports() for _ in range(50)]
+    assert all(port not in {rpc_port, used} for port, rpc_port in found)
 
 
 async def test_split_assigns_each_interval_to_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
