@@ -1,8 +1,7 @@
 """Responses of the control endpoint: leader and voters, keys, identities, results of submissions.
 
 The node makes these documents, `bridge.api.json` encodes and decodes them, and the command line and the terminal view
-use them.  Paged documents and the view have their own modules
-(`bridge.api.log`, `bridge.api.trace`, `bridge.api.view`).
+use them. Paged documents and the view have their own modules (`bridge.api.log`, `bridge.api.trace`, `bridge.api.view`).
 """
 
 from enum import Enum

@@ -167,7 +167,7 @@ def print_json(document: "Struct") -> None:
 
 
 def end_with_json(document: "Struct", *, as_json: bool) -> None:
-    """Print the document as JSON and end the command, if the command has `--json`."""
+    """Print the document as JSON and end the command, if the user gave `--json`."""
     if as_json:
         print_json(document)
         sys.exit()

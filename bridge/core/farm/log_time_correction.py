@@ -2,8 +2,9 @@
 
 docs/how-to/log-time.md describes it for operators. Log time never goes back automatically. If the clocks of a majority
 were ahead and are then corrected, log time does not advance until these clocks have caught up with it, which may take
-years. The operator ends this with a correction: accepted if log time leads M by more than a period and the allowance
-(correct reports do not explain more), and
+years. The operator ends this with a correction:
+
+    accepted   if log time leads M by more than a period and the allowance (correct reports do not explain more), and
                the time in the entry is between M and M + allowance
     refused    otherwise, with the numbers
 

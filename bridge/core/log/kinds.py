@@ -84,9 +84,9 @@ class Kind:
     scope: Scope | None = None
     command: str = ""
     name: str = ""
-    """By default the member."""
+    """The name; by default the member."""
     type: str = ""
-    """By default the name."""
+    """The type; by default the name."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.member)

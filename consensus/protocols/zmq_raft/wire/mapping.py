@@ -11,9 +11,10 @@
     both, of a lower term              no response: this leader is refused, and must not count the reply
     correlation                       message id, chosen by the transport
 
-The reason for omitted replies is in docs/explanation/other-protocols.md, 'ØMQ Raft'. *A missing conflict index.* The
-package sends an index only if the follower's log ends before `previous`. Otherwise the entry at `previous` has another
-term, and the leader tries one entry earlier.
+The reason for omitted replies is in docs/explanation/other-protocols.md, 'ØMQ Raft'.
+
+*A missing conflict index.* The package sends an index only if the follower's log ends before `previous`. Otherwise the
+entry at `previous` has another term, and the leader tries one entry earlier.
 
 The transport adds the snapshot's size when sending, and the configuration at its last entry when receiving. The
 protocol lacks messages for fetches, pre-votes and TimeoutNow; `ZMQ_RAFT` in `core.features` excludes them.
