@@ -76,7 +76,7 @@ class _Frame(Struct, frozen=True):
     read: Callable[[bytes, FrameLimits], Any]
 
 
-class _Layout(Struct):
+class _Layout(Struct, frozen=True):
     """The frames of one message, in order: bytes are a constant frame, all others have the name of their value."""
 
     message: type[Any]
@@ -86,19 +86,12 @@ class _Layout(Struct):
     """Number of the last frames that a message lacks if their values are the defaults of its class."""
     has_entries: bool = False
     """True if the entries follow."""
-    check: Callable[[Any], None] | None = None
+    check: Callable[[Any], None] = lambda _message: None
     """Raises `ZmqRaftError` for values that contradict each other."""
-    readers: tuple[tuple[int, str, Callable[[bytes, FrameLimits], Any]], ...] = ()
-    """Place, name and reader of each value, in a form for fast decoding."""
-
-    def __post_init__(self) -> None:
-        frames = enumerate(self.frames)
-        self.readers = tuple((at, each[0], each[1].read) for at, each in frames if not isinstance(each, bytes))
 
     def encode(self, message: Any) -> list[bytes]:
         """Return the frames of a message; raises `ZmqRaftError`."""
-        if self.check is not None:
-            self.check(message)
+        self.check(message)
         size = len(self.frames)
         for each in reversed(self.frames[size - self.optional :]):
             if isinstance(each, bytes) or getattr(message, each[0]) not in (None, ()):
@@ -112,12 +105,15 @@ class _Layout(Struct):
     def decode(self, frames: Sequence[bytes], limits: FrameLimits) -> Any:
         """Return the message in these frames; raises `ZmqRaftError`."""
         _check_count(frames, len(self.frames) - self.optional, self.name)
-        values = {name: read(frames[at], limits) for at, name, read in self.readers if at < len(frames)}
+        values = {
+            each[0]: each[1].read(frame, limits)
+            for each, frame in zip(self.frames, frames, strict=False)
+            if not isinstance(each, bytes)
+        }
         if self.has_entries:
             values["entries"] = read_entries(frames[len(self.frames) :], limits)
         message = self.message(**values)
-        if self.check is not None:
-            self.check(message)
+        self.check(message)
         return message
 
 
@@ -133,17 +129,14 @@ def decode_request(frames: Sequence[bytes], limits: FrameLimits = DEFAULT_LIMITS
     """Return the request in these frames, without an identity; raises `ZmqRaftError`."""
     check_size(frames, limits)
     _check_count(frames, _HEAD, "a request")
-    message_type = frames[1]
+    message_type, ident = frames[1], _ident(frames[2], limits)
     layout = _REQUESTS.get(message_type)
     if layout is not None:
         request: wire.Request = layout.decode(frames, limits)
         return request
     _check_custom(message_type)
     return wire.CustomRequest(
-        request_id=_checked_id(frames[0]),
-        message_type=message_type,
-        ident=_ident(frames[2], limits),
-        frames=tuple(frames[_HEAD:]),
+        request_id=_checked_id(frames[0]), message_type=message_type, ident=ident, frames=tuple(frames[_HEAD:])
     )
 
 
@@ -297,13 +290,13 @@ def _ident(frame: bytes, limits: FrameLimits) -> bytes:
     return frame
 
 
-def _full_id(request_id: bytes, _limits: FrameLimits | None = None) -> bytes:
+def _full_id(request_id: bytes) -> bytes:
     if len(request_id) != REQUEST_ID_BYTES:
         raise ZmqRaftError(f"a request id of {len(request_id)} bytes; an update needs {REQUEST_ID_BYTES}")
     return request_id
 
 
-def _checked_id(request_id: bytes, _limits: FrameLimits | None = None) -> bytes:
+def _checked_id(request_id: bytes) -> bytes:
     if len(request_id) > REQUEST_ID_BYTES:
         raise ZmqRaftError(f"a request id of {len(request_id)} bytes; it has at most {REQUEST_ID_BYTES}")
     return request_id
@@ -385,8 +378,8 @@ def _name(what: str) -> _Frame:
 _MESSAGE_ID: Final = _Frame(
     _message_id_frame, lambda frame, _: read_uint(frame, "message's id", max_bytes=MESSAGE_ID_BYTES)
 )
-_REQUEST_ID: Final = _Frame(_checked_id, _checked_id)
-_UPDATE_ID: Final = _Frame(_full_id, _full_id)
+_REQUEST_ID: Final = _Frame(_checked_id, lambda frame, _: _checked_id(frame))
+_UPDATE_ID: Final = _Frame(_full_id, lambda frame, _: _full_id(frame))
 _IDENT: Final = _Frame(bytes, _ident)
 _DATA: Final = _Frame(bytes, lambda frame, _: frame)
 _UPDATE: Final = _Frame(_written_update, _read_update)
