@@ -93,9 +93,7 @@ class _Layout(Struct, frozen=True):
         """Return the frames of a message; raises `ZmqRaftError`."""
         self.check(message)
         size = len(self.frames)
-        for each in reversed(self.frames[size - self.optional :]):
-            if isinstance(each, bytes) or getattr(message, each[0]) not in (None, ()):
-                break
+        while size > len(self.frames) - self.optional and getattr(message, self.frames[size - 1][0]) in (None, ()):  # type: ignore[call-overload]
             size -= 1
         found = [
             each if isinstance(each, bytes) else each[1].write(getattr(message, each[0])) for each in self.frames[:size]
