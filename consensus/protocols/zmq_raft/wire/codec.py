@@ -21,9 +21,7 @@ messages of another cluster. Encoders raise it for messages that would crash the
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, get_args, overload
-
-from msgspec import Struct
+from typing import Final, assert_never, overload
 
 from consensus.protocols.zmq_raft.wire import messages as wire
 from consensus.protocols.zmq_raft.wire.entries import entry_frames, read_entries
@@ -67,90 +65,100 @@ _HEAD: Final = 3
 _NOT_LEADER, _LAST, _MORE, _SNAPSHOT = range(4)
 _REDIRECT, _ACCEPTED, _REFUSED, _BUSY, _EXPIRED = range(5)
 _TRUE, _FALSE = bool_frame(value=True), bool_frame(value=False)
+_NO_COUNT: Final = b""
 
 
-class _Frame(Struct, frozen=True):
-    """The form of a value in one frame."""
-
-    write: Callable[[Any], bytes]
-    read: Callable[[bytes, FrameLimits], Any]
-
-
-class _Layout(Struct, frozen=True):
-    """The frames of one message, in order: bytes are a constant frame, all others have the name of their value."""
-
-    message: type[Any]
-    name: str
-    frames: tuple[bytes | tuple[str, _Frame], ...]
-    optional: int = 0
-    """Number of the last frames that a message lacks if their values are the defaults of its class."""
-    has_entries: bool = False
-    """True if the entries follow."""
-    check: Callable[[Any], None] = lambda _message: None
-    """Raises `ZmqRaftError` for values that contradict each other."""
-
-    def encode(self, message: Any) -> list[bytes]:
-        """Return the frames of a message; raises `ZmqRaftError`."""
-        self.check(message)
-        size = len(self.frames)
-        while size > len(self.frames) - self.optional and getattr(message, self.frames[size - 1][0]) in (None, ()):  # type: ignore[call-overload]
-            size -= 1
-        found = [
-            each if isinstance(each, bytes) else each[1].write(getattr(message, each[0])) for each in self.frames[:size]
-        ]
-        return [*found, *entry_frames(message.entries)] if self.has_entries else found
-
-    def decode(self, frames: Sequence[bytes], limits: FrameLimits) -> Any:
-        """Return the message in these frames; raises `ZmqRaftError`."""
-        _check_count(frames, len(self.frames) - self.optional, self.name)
-        values = {
-            each[0]: each[1].read(frame, limits)
-            for each, frame in zip(self.frames, frames, strict=False)
-            if not isinstance(each, bytes)
-        }
-        if self.has_entries:
-            values["entries"] = read_entries(frames[len(self.frames) :], limits)
-        message = self.message(**values)
-        self.check(message)
-        return message
-
-
-def encode_request(request: wire.Request) -> list[bytes]:
+def encode_request(  # noqa: C901, PLR0911, PLR0912 - one case per request
+    request: wire.Request,
+) -> list[bytes]:
     """Return the frames of a request, without an identity; raises `ZmqRaftError` for an invalid request."""
-    if not isinstance(request, wire.CustomRequest):
-        return _LAYOUTS[type(request)].encode(request)
-    _check_custom(request.message_type)
-    return [_checked_id(request.request_id), request.message_type, request.ident, *request.frames]
+    match request:
+        case wire.AppendEntriesRpc() | wire.RequestVoteRpc() | wire.InstallSnapshotRpc():
+            return _encode_peer_request(request)
+        case wire.UpdateRequest(request_id, ident, data):
+            if not data:
+                raise ZmqRaftError("an update must contain data")
+            return [_full_id(request_id), REQUEST_UPDATE, ident, data]
+        case wire.EntriesRequest(
+            request_id=request_id, ident=ident, previous_index=previous_index, count=count, snapshot_offset=offset
+        ):
+            frames = [_checked_id(request_id), REQUEST_ENTRIES, ident, uint_frame(previous_index)]
+            if count is not None or offset is not None:
+                frames.append(_NO_COUNT if count is None else uint_frame(count))
+            if offset is not None:
+                frames.append(uint_frame(offset))
+            return frames
+        case wire.ChangeRequest(request_id, ident, peers):
+            if isinstance(peers, wire.MalformedPeers):
+                raise ZmqRaftError(f"impossible peers are not sent: {peers.message}")
+            return [_full_id(request_id), CONFIG_UPDATE, ident, json_frame(peer_values(peers))]
+        case wire.ConfigRequest(request_id, ident):
+            return [_checked_id(request_id), REQUEST_CONFIG, ident]
+        case wire.LogInfoRequest(request_id, ident):
+            return [_checked_id(request_id), REQUEST_LOG_INFO, ident]
+        case wire.UrlRequest(request_id, ident):
+            return [_checked_id(request_id), REQUEST_URL, ident]
+        case wire.CustomRequest(
+            request_id=request_id, message_type=message_type, ident=ident, frames=frames_of_its_own
+        ):
+            if len(message_type) < 2:  # noqa: PLR2004 - one byte is the protocol's
+                raise ZmqRaftError("a message type of a service's own has two bytes at least")
+            return [_checked_id(request_id), message_type, ident, *frames_of_its_own]
+        case _:
+            assert_never(request)
 
 
 def decode_request(frames: Sequence[bytes], limits: FrameLimits = DEFAULT_LIMITS) -> wire.Request:
     """Return the request in these frames, without an identity; raises `ZmqRaftError`."""
     check_size(frames, limits)
-    _check_count(frames, _HEAD, "a request")
+    if len(frames) < _HEAD:
+        raise ZmqRaftError(f"a request of {len(frames)} frames; each has an id, a type and an ident")
     message_type, ident = frames[1], _ident(frames[2], limits)
-    layout = _REQUESTS.get(message_type)
-    if layout is not None:
-        request: wire.Request = layout.decode(frames, limits)
-        return request
-    _check_custom(message_type)
+    decode = _REQUESTS.get(message_type)
+    if decode is not None:
+        return decode(frames, limits)
+    if len(message_type) < 2:  # noqa: PLR2004 - one byte is the protocol's
+        raise ZmqRaftError(f"a message of the type {message_type.hex() or 'empty'}, which the protocol does not have")
     return wire.CustomRequest(
         request_id=_checked_id(frames[0]), message_type=message_type, ident=ident, frames=tuple(frames[_HEAD:])
     )
 
 
-def encode_reply(reply: wire.Reply) -> list[bytes]:
+def encode_reply(reply: wire.Reply) -> list[bytes]:  # noqa: C901, PLR0911, PLR0912 - one case per reply
     """Return the frames of a reply, without an identity; raises `ZmqRaftError` for an invalid reply."""
     match reply:
-        case wire.CustomReply(request_id, frames):
-            return [_checked_id(request_id), *frames]
-        case wire.ChangeRefused(request_id, name, message):
-            return [_full_id(request_id), uint_frame(_REFUSED), json_frame({"name": name, "message": message})]
-        case wire.SnapshotPiece(request_id=request_id, offset=offset, total_bytes=total_bytes, data=data):
-            _check_chunk(reply)
-            position = json_frame([_checked(each) for each in (offset, total_bytes, reply.last_term)])
-            return [_checked_id(request_id), uint_frame(_SNAPSHOT), position, uint_frame(reply.last_index), data]
+        case wire.AppendEntriesResponse(
+            message_id=message_id, term=term, success=success, conflict_index=conflict_index
+        ):
+            frames = [_message_id_frame(message_id), uint_frame(term), bool_frame(success)]
+            return frames if conflict_index is None else [*frames, uint_frame(conflict_index)]
+        case wire.RequestVoteResponse(message_id, term, granted):
+            return [_message_id_frame(message_id), uint_frame(term), bool_frame(granted)]
+        case wire.InstallSnapshotResponse(message_id, term, wanted_offset):
+            frames = [_message_id_frame(message_id), uint_frame(term)]
+            return frames if wanted_offset is None else [*frames, uint_frame(wanted_offset)]
+        case wire.UpdateAccepted(request_id):
+            return [_full_id(request_id), _TRUE]
+        case wire.UpdateCommitted(request_id, index):
+            return [_full_id(request_id), _TRUE, _number_json(index)]
+        case wire.UpdateRedirect(request_id, leader):
+            return [_full_id(request_id), _FALSE, _leader_json(leader)]
+        case wire.UpdateExpired(request_id):
+            return [_full_id(request_id), _FALSE]
+        case wire.ConfigReply(request_id=request_id, is_leader=is_leader, leader=leader, peers=peers):
+            frames = [_checked_id(request_id), bool_frame(is_leader), _leader_json(leader)]
+            return [*frames, _peers_json(peers)] if peers else frames
+        case wire.UrlReply(request_id, url):
+            limit = DEFAULT_LIMITS.max_url_bytes
+            return [_checked_id(request_id), *([] if url is None else [string_frame(url, "url", limit)])]
+        case wire.CustomReply(request_id, frames_of_its_own):
+            return [_checked_id(request_id), *frames_of_its_own]
+        case wire.LogInfoReply():
+            return _encode_log_info(reply)
+        case wire.EntriesBatch() | wire.SnapshotPiece() | wire.EntriesRedirect():
+            return _encode_entries_reply(reply)
         case _:
-            return _LAYOUTS[type(reply)].encode(reply)
+            return _encode_change_reply(reply)
 
 
 @overload
@@ -173,49 +181,281 @@ def decode_reply(
 
 def encode_broadcast(broadcast: wire.StateBroadcast) -> list[bytes]:
     """Return the frames of a broadcast; raises `ZmqRaftError` for an invalid broadcast."""
-    return _BROADCAST.encode(broadcast)
+    numbers = [uint_frame(broadcast.term), uint_frame(broadcast.last_applied)]
+    return [broadcast.ident, *numbers, *entry_frames(broadcast.entries)]
 
 
 def decode_broadcast(frames: Sequence[bytes], limits: FrameLimits = DEFAULT_LIMITS) -> wire.StateBroadcast:
     """Return the broadcast in these frames; raises `ZmqRaftError`."""
     check_size(frames, limits)
-    broadcast: wire.StateBroadcast = _BROADCAST.decode(frames, limits)
-    return broadcast
+    _check_count(frames, 3, "a broadcast")
+    term, last_applied = read_uint(frames[1], "term"), read_uint(frames[2], "index")
+    _check_ends_at(last_applied, len(frames) - 3)
+    return wire.StateBroadcast(
+        ident=_ident(frames[0], limits), term=term, last_applied=last_applied, entries=read_entries(frames[3:], limits)
+    )
 
 
-def _check_custom(message_type: bytes) -> None:
-    if len(message_type) < 2:  # noqa: PLR2004 - one byte is the protocol's
-        raise ZmqRaftError(f"a message of the type {message_type.hex() or 'empty'}, which the protocol does not have")
+def _encode_peer_request(request: wire.PeerRequest) -> list[bytes]:
+    limit = DEFAULT_LIMITS.max_peer_id_bytes
+    message_id = _message_id_frame(request.message_id)
+    match request:
+        case wire.AppendEntriesRpc():
+            return [
+                message_id,
+                APPEND_ENTRIES,
+                request.ident,
+                string_frame(request.leader, "leader's id", limit),
+                uint_frame(request.term),
+                uint_frame(request.previous_index),
+                uint_frame(request.previous_term),
+                uint_frame(request.commit),
+                *entry_frames(request.entries),
+            ]
+        case wire.RequestVoteRpc():
+            return [
+                message_id,
+                REQUEST_VOTE,
+                request.ident,
+                string_frame(request.candidate, "candidate's id", limit),
+                uint_frame(request.term),
+                uint_frame(request.last_index),
+                uint_frame(request.last_term),
+            ]
+        case wire.InstallSnapshotRpc():
+            _check_chunk(request.offset, len(request.data), request.total_bytes)
+            return [
+                message_id,
+                INSTALL_SNAPSHOT,
+                request.ident,
+                string_frame(request.leader, "leader's id", limit),
+                uint_frame(request.term),
+                uint_frame(request.last_index),
+                uint_frame(request.last_term),
+                uint_frame(request.offset),
+                uint_frame(request.total_bytes),
+                request.data,
+            ]
+        case _:
+            assert_never(request)
+
+
+def _decode_append(frames: Sequence[bytes], limits: FrameLimits) -> wire.AppendEntriesRpc:
+    _check_count(frames, 8, "AppendEntries")
+    message_id, leader = _message_id(frames[0]), _peer_id(frames[3], limits)
+    term, previous_index, previous_term, commit = [read_uint(frame, "position of a leader") for frame in frames[4:8]]
+    if previous_index + len(frames) - 8 > MAX_UINT:
+        raise ZmqRaftError(f"{len(frames) - 8} entries after index {previous_index} end beyond {MAX_UINT}")
+    entries = read_entries(frames[8:], limits)
+    return wire.AppendEntriesRpc(
+        message_id=message_id,
+        ident=frames[2],
+        leader=leader,
+        term=term,
+        previous_index=previous_index,
+        previous_term=previous_term,
+        commit=commit,
+        entries=entries,
+    )
+
+
+def _decode_vote(frames: Sequence[bytes], limits: FrameLimits) -> wire.RequestVoteRpc:
+    _check_count(frames, 7, "RequestVote")
+    term, last_index, last_term = [read_uint(frame, "position of a candidate") for frame in frames[4:7]]
+    candidate = _peer_id(frames[3], limits)
+    return wire.RequestVoteRpc(
+        message_id=_message_id(frames[0]),
+        ident=frames[2],
+        candidate=candidate,
+        term=term,
+        last_index=last_index,
+        last_term=last_term,
+    )
+
+
+def _decode_install(frames: Sequence[bytes], limits: FrameLimits) -> wire.InstallSnapshotRpc:
+    _check_count(frames, 10, "InstallSnapshot")
+    term, last_index, last_term, offset, total_bytes = [
+        read_uint(frame, "position of a snapshot") for frame in frames[4:9]
+    ]
+    data = frames[9]
+    _check_chunk(offset, len(data), total_bytes)
+    leader, message_id = _peer_id(frames[3], limits), _message_id(frames[0])
+    return wire.InstallSnapshotRpc(
+        message_id=message_id,
+        ident=frames[2],
+        leader=leader,
+        term=term,
+        last_index=last_index,
+        last_term=last_term,
+        offset=offset,
+        total_bytes=total_bytes,
+        data=data,
+    )
+
+
+def _decode_update(frames: Sequence[bytes], limits: FrameLimits) -> wire.UpdateRequest:
+    _check_count(frames, 4, "RequestUpdate")
+    if not 1 <= len(frames[3]) <= limits.max_entry_data_bytes:
+        raise ZmqRaftError(f"an update of {len(frames[3])} bytes; it has 1 to {limits.max_entry_data_bytes}")
+    return wire.UpdateRequest(_full_id(frames[0]), frames[2], frames[3])
+
+
+def _decode_change(frames: Sequence[bytes], limits: FrameLimits) -> wire.ChangeRequest:
+    _check_count(frames, 4, "ConfigUpdate")
+    request_id = _full_id(frames[0])
+    value = read_json(frames[3], "list of peers", limits.max_json_bytes)
+    peers: tuple[wire.Peer, ...] | wire.MalformedPeers
+    try:
+        peers = read_peers(value, limits)
+    except PeersError as error:
+        peers = error.malformed
+    return wire.ChangeRequest(request_id, frames[2], peers)
+
+
+def _decode_entries_request(frames: Sequence[bytes], _limits: FrameLimits) -> wire.EntriesRequest:
+    _check_count(frames, 4, "RequestEntries")
+    return wire.EntriesRequest(
+        request_id=_checked_id(frames[0]),
+        ident=frames[2],
+        previous_index=read_uint(frames[3], "previous index"),
+        count=read_nuint(frames[4], "count") if len(frames) > _HEAD + 1 else None,
+        snapshot_offset=_optional_uint(frames, 5, "offset"),
+    )
+
+
+def _decode_config_request(frames: Sequence[bytes], _limits: FrameLimits) -> wire.ConfigRequest:
+    return wire.ConfigRequest(_checked_id(frames[0]), frames[2])
+
+
+def _decode_log_info_request(frames: Sequence[bytes], _limits: FrameLimits) -> wire.LogInfoRequest:
+    return wire.LogInfoRequest(_checked_id(frames[0]), frames[2])
+
+
+def _decode_url_request(frames: Sequence[bytes], _limits: FrameLimits) -> wire.UrlRequest:
+    return wire.UrlRequest(_checked_id(frames[0]), frames[2])
+
+
+_REQUESTS: Final[dict[bytes, Callable[[Sequence[bytes], FrameLimits], wire.Request]]] = {
+    REQUEST_VOTE: _decode_vote,
+    APPEND_ENTRIES: _decode_append,
+    INSTALL_SNAPSHOT: _decode_install,
+    REQUEST_CONFIG: _decode_config_request,
+    REQUEST_UPDATE: _decode_update,
+    CONFIG_UPDATE: _decode_change,
+    REQUEST_ENTRIES: _decode_entries_request,
+    REQUEST_LOG_INFO: _decode_log_info_request,
+    REQUEST_URL: _decode_url_request,
+}
+
+
+def _encode_change_reply(reply: wire.ChangeReply) -> list[bytes]:
+    request_id = _full_id(reply.request_id)
+    match reply:
+        case wire.ChangeAccepted():
+            return [request_id, uint_frame(_ACCEPTED)]
+        case wire.ChangeCommitted():
+            return [request_id, uint_frame(_ACCEPTED), _number_json(reply.index)]
+        case wire.ChangeRedirect():
+            return [request_id, uint_frame(_REDIRECT), _leader_json(reply.leader)]
+        case wire.ChangeRefused():
+            return [request_id, uint_frame(_REFUSED), json_frame({"name": reply.name, "message": reply.message})]
+        case wire.ChangeBusy():
+            return [request_id, uint_frame(_BUSY)]
+        case wire.ChangeExpired():
+            return [request_id, uint_frame(_EXPIRED)]
+        case _:
+            assert_never(reply)
+
+
+def _encode_entries_reply(reply: wire.EntriesReply) -> list[bytes]:
+    request_id = _checked_id(reply.request_id)
+    match reply:
+        case wire.EntriesBatch(is_last=is_last, last_index=last_index, entries=entries, leader=leader):
+            _check_ends_at(last_index, len(entries))
+            status = uint_frame(_LAST if is_last else _MORE)
+            return [request_id, status, _leader_json(leader), uint_frame(last_index), *entry_frames(entries)]
+        case wire.SnapshotPiece(
+            last_index=last_index, last_term=last_term, offset=offset, total_bytes=total_bytes, data=data
+        ):
+            _check_chunk(offset, len(data), total_bytes)
+            position = json_frame([_checked(offset), _checked(total_bytes), _checked(last_term)])
+            return [request_id, uint_frame(_SNAPSHOT), position, uint_frame(last_index), data]
+        case wire.EntriesRedirect(_, leader):
+            return [request_id, uint_frame(_NOT_LEADER), _leader_json(leader)]
+        case _:
+            assert_never(reply)
+
+
+def _encode_log_info(reply: wire.LogInfoReply) -> list[bytes]:
+    return [
+        _checked_id(reply.request_id),
+        bool_frame(reply.is_leader),
+        _leader_json(reply.leader),
+        uint_frame(reply.term),
+        uint_frame(reply.first_index),
+        uint_frame(reply.last_applied),
+        uint_frame(reply.commit),
+        uint_frame(reply.last_index),
+        uint_frame(reply.snapshot_bytes),
+        uint_frame(reply.prune_index),
+    ]
+
+
+def _decode_append_reply(frames: Sequence[bytes], _limits: FrameLimits) -> wire.AppendEntriesResponse:
+    _check_count(frames, 3, "the answer to AppendEntries")
+    conflict_index = _optional_uint(frames, 3, "conflict's index")
+    term, success = read_uint(frames[1], "term"), read_bool(frames[2])
+    return wire.AppendEntriesResponse(
+        message_id=_message_id(frames[0]), term=term, success=success, conflict_index=conflict_index
+    )
+
+
+def _decode_vote_reply(frames: Sequence[bytes], _limits: FrameLimits) -> wire.RequestVoteResponse:
+    _check_count(frames, 3, "the answer to RequestVote")
+    return wire.RequestVoteResponse(_message_id(frames[0]), read_uint(frames[1], "term"), read_bool(frames[2]))
+
+
+def _decode_install_reply(frames: Sequence[bytes], _limits: FrameLimits) -> wire.InstallSnapshotResponse:
+    _check_count(frames, 2, "the answer to InstallSnapshot")
+    next_offset = _optional_uint(frames, 2, "offset")
+    return wire.InstallSnapshotResponse(_message_id(frames[0]), read_uint(frames[1], "term"), next_offset)
+
+
+def _decode_config_reply(frames: Sequence[bytes], limits: FrameLimits) -> wire.ConfigReply:
+    _check_count(frames, 3, "the answer to RequestConfig")
+    lists = [read_peers(read_json(frame, "peers", limits.max_json_bytes), limits) for frame in frames[3:4]]
+    leader = _leader(frames[2], limits)
+    return wire.ConfigReply(
+        request_id=_checked_id(frames[0]),
+        is_leader=read_bool(frames[1]),
+        leader=leader,
+        peers=lists[0] if lists else (),
+    )
 
 
 def _decode_update_reply(frames: Sequence[bytes], limits: FrameLimits) -> wire.UpdateReply:
     _check_count(frames, 2, "the answer to RequestUpdate")
-    has_more = len(frames) > 2  # noqa: PLR2004 - id and acceptance
+    request_id, rest = _full_id(frames[0]), frames[2:3]
     if read_bool(frames[1]):
-        kind: type[wire.UpdateReply] = wire.UpdateCommitted if has_more else wire.UpdateAccepted
-    else:
-        kind = wire.UpdateRedirect if has_more else wire.UpdateExpired
-    reply: wire.UpdateReply = _LAYOUTS[kind].decode(frames, limits)
-    return reply
+        return wire.UpdateCommitted(request_id, _index(rest[0], limits)) if rest else wire.UpdateAccepted(request_id)
+    return wire.UpdateRedirect(request_id, _leader(rest[0], limits)) if rest else wire.UpdateExpired(request_id)
 
 
 def _decode_change_reply(frames: Sequence[bytes], limits: FrameLimits) -> wire.ChangeReply:
     _check_count(frames, 2, "the answer to ConfigUpdate")
-    status, rest = read_uint(frames[1], "status"), frames[2:3]
+    request_id, status, rest = _full_id(frames[0]), read_uint(frames[1], "status"), frames[2:3]
+    if status == _REDIRECT:
+        return wire.ChangeRedirect(request_id, _leader(rest[0], limits) if rest else None)
+    if status == _ACCEPTED:
+        return wire.ChangeCommitted(request_id, _index(rest[0], limits)) if rest else wire.ChangeAccepted(request_id)
     if status == _REFUSED and rest:
-        return _change_refused(_full_id(frames[0]), read_json(rest[0], "error", limits.max_json_bytes))
-    kinds: dict[int, type[wire.ChangeReply]] = {
-        _REDIRECT: wire.ChangeRedirect,
-        _ACCEPTED: wire.ChangeCommitted if rest else wire.ChangeAccepted,
-        _BUSY: wire.ChangeBusy,
-        _EXPIRED: wire.ChangeExpired,
-    }
-    if status not in kinds:
-        raise ZmqRaftError(f"ConfigUpdate is answered with the status {status}, or without the reason of it")
-    # Only this redirect may lack the leader.
-    whole = frames if rest or status != _REDIRECT else [*frames, json_frame(None)]
-    reply: wire.ChangeReply = _LAYOUTS[kinds[status]].decode(whole, limits)
-    return reply
+        return _change_refused(request_id, read_json(rest[0], "error", limits.max_json_bytes))
+    if status == _BUSY:
+        return wire.ChangeBusy(request_id)
+    if status == _EXPIRED:
+        return wire.ChangeExpired(request_id)
+    raise ZmqRaftError(f"ConfigUpdate is answered with the status {status}, or without the reason of it")
 
 
 def _change_refused(request_id: bytes, error: JsonValue) -> wire.ChangeRefused:
@@ -228,32 +468,76 @@ def _change_refused(request_id: bytes, error: JsonValue) -> wire.ChangeRefused:
 
 def _decode_entries_reply(frames: Sequence[bytes], limits: FrameLimits) -> wire.EntriesReply:
     _check_count(frames, 3, "the answer to RequestEntries")
-    status = read_uint(frames[1], "status")
+    request_id, status = _checked_id(frames[0]), read_uint(frames[1], "status")
+    if status == _NOT_LEADER:
+        return wire.EntriesRedirect(request_id, _leader(frames[2], limits))
     if status > _SNAPSHOT:
         raise ZmqRaftError(f"RequestEntries is answered with the status {status}")
-    if status != _SNAPSHOT:
-        kind = wire.EntriesRedirect if status == _NOT_LEADER else wire.EntriesBatch
-        reply: wire.EntriesReply = _LAYOUTS[kind].decode(frames, limits)
-        return reply
-    _check_count(frames, 5, "the answer to RequestEntries")
-    position = read_json(frames[2], "position in the snapshot", limits.max_json_bytes)
-    if not isinstance(position, list) or len(position) != 3:  # noqa: PLR2004 - offset, size, term
-        raise ZmqRaftError("the position in the snapshot is not [offset, size, term]")
-    offset, total_bytes, last_term = [whole_number(each, "position in the snapshot") for each in position]
-    piece = wire.SnapshotPiece(
-        request_id=_checked_id(frames[0]),
-        last_index=read_uint(frames[3], "last index"),
-        last_term=last_term,
-        offset=offset,
-        total_bytes=total_bytes,
-        data=frames[4],
+    _check_count(frames, 5 if status == _SNAPSHOT else 4, "the answer to RequestEntries")
+    last_index = read_uint(frames[3], "last index")
+    if status == _SNAPSHOT:
+        position = read_json(frames[2], "position in the snapshot", limits.max_json_bytes)
+        if not isinstance(position, list) or len(position) != 3:  # noqa: PLR2004 - offset, size, term
+            raise ZmqRaftError("the position in the snapshot is not [offset, size, term]")
+        offset, total_bytes, last_term = [whole_number(each, "position in the snapshot") for each in position]
+        _check_chunk(offset, len(frames[4]), total_bytes)
+        return wire.SnapshotPiece(
+            request_id=request_id,
+            last_index=last_index,
+            last_term=last_term,
+            offset=offset,
+            total_bytes=total_bytes,
+            data=frames[4],
+        )
+    _check_ends_at(last_index, len(frames) - 4)
+    leader = _leader_or_none(frames[2], limits)
+    return wire.EntriesBatch(
+        request_id=request_id,
+        is_last=status == _LAST,
+        last_index=last_index,
+        entries=read_entries(frames[4:], limits),
+        leader=leader,
     )
-    _check_chunk(piece)
-    return piece
+
+
+def _decode_log_info_reply(frames: Sequence[bytes], limits: FrameLimits) -> wire.LogInfoReply:
+    _check_count(frames, 10, "the answer to RequestLogInfo")
+    term, first, applied, commit, last, size, prune = [read_uint(frame, "number of a log") for frame in frames[3:10]]
+    return wire.LogInfoReply(
+        request_id=_checked_id(frames[0]),
+        is_leader=read_bool(frames[1]),
+        leader=_leader(frames[2], limits),
+        term=term,
+        first_index=first,
+        last_applied=applied,
+        commit=commit,
+        last_index=last,
+        snapshot_bytes=size,
+        prune_index=prune,
+    )
+
+
+def _decode_url_reply(frames: Sequence[bytes], limits: FrameLimits) -> wire.UrlReply:
+    url = read_string(frames[1], "url", limits.max_url_bytes) if len(frames) > 1 else None
+    return wire.UrlReply(_checked_id(frames[0]), url)
 
 
 def _decode_custom_reply(frames: Sequence[bytes], _limits: FrameLimits) -> wire.CustomReply:
     return wire.CustomReply(_checked_id(frames[0]), tuple(frames[1:]))
+
+
+_REPLIES: Final[dict[type[wire.Request], Callable[[Sequence[bytes], FrameLimits], wire.Reply]]] = {
+    wire.RequestVoteRpc: _decode_vote_reply,
+    wire.AppendEntriesRpc: _decode_append_reply,
+    wire.InstallSnapshotRpc: _decode_install_reply,
+    wire.ConfigRequest: _decode_config_reply,
+    wire.UpdateRequest: _decode_update_reply,
+    wire.ChangeRequest: _decode_change_reply,
+    wire.EntriesRequest: _decode_entries_reply,
+    wire.LogInfoRequest: _decode_log_info_reply,
+    wire.UrlRequest: _decode_url_reply,
+    wire.CustomRequest: _decode_custom_reply,
+}
 
 
 def _check_count(frames: Sequence[bytes], least: int, what: str) -> None:
@@ -266,20 +550,19 @@ def _check_ends_at(last_index: int, entries: int) -> None:
         raise ZmqRaftError(f"{entries} entries end at index {last_index}")
 
 
-def _check_append(append: wire.AppendEntriesRpc) -> None:
-    if append.previous_index + len(append.entries) > MAX_UINT:
-        raise ZmqRaftError(f"{len(append.entries)} entries after index {append.previous_index} end beyond {MAX_UINT}")
-
-
-def _check_chunk(chunk: wire.InstallSnapshotRpc | wire.SnapshotPiece) -> None:
-    if chunk.offset + len(chunk.data) > chunk.total_bytes:
-        raise ZmqRaftError(f"{len(chunk.data)} bytes from {chunk.offset} on of a snapshot of {chunk.total_bytes} bytes")
+def _check_chunk(offset: int, size: int, total_bytes: int) -> None:
+    if offset + size > total_bytes:
+        raise ZmqRaftError(f"{size} bytes from {offset} on of a snapshot of {total_bytes} bytes")
 
 
 def _message_id_frame(message_id: int) -> bytes:
     if not 0 <= message_id <= MAX_MESSAGE_ID:
         raise ZmqRaftError(f"a message between peers has the id {message_id}; ids are 0 to {MAX_MESSAGE_ID}")
     return uint_frame(message_id)
+
+
+def _message_id(frame: bytes) -> int:
+    return read_uint(frame, "message's id", max_bytes=MESSAGE_ID_BYTES)
 
 
 def _ident(frame: bytes, limits: FrameLimits) -> bytes:
@@ -339,186 +622,13 @@ def _checked(number: int) -> JsonValue:
     return whole_number(number, "number")
 
 
-def _written_update(data: bytes) -> bytes:
-    if not data:
-        raise ZmqRaftError("an update must contain data")
-    return data
+def _number_json(number: int) -> bytes:
+    return json_frame(_checked(number))
 
 
-def _read_update(frame: bytes, limits: FrameLimits) -> bytes:
-    if not 1 <= len(frame) <= limits.max_entry_data_bytes:
-        raise ZmqRaftError(f"an update of {len(frame)} bytes; it has 1 to {limits.max_entry_data_bytes}")
-    return frame
+def _index(frame: bytes, limits: FrameLimits) -> int:
+    return whole_number(read_json(frame, "index", limits.max_json_bytes), "index")
 
 
-def _written_members(peers: tuple[wire.Peer, ...] | wire.MalformedPeers) -> bytes:
-    if isinstance(peers, wire.MalformedPeers):
-        raise ZmqRaftError(f"impossible peers are not sent: {peers.message}")
-    return json_frame(peer_values(peers))
-
-
-def _read_members(frame: bytes, limits: FrameLimits) -> tuple[wire.Peer, ...] | wire.MalformedPeers:
-    value = read_json(frame, "list of peers", limits.max_json_bytes)
-    try:
-        return read_peers(value, limits)
-    except PeersError as error:
-        return error.malformed
-
-
-def _uint(what: str) -> _Frame:
-    return _Frame(uint_frame, lambda frame, _: read_uint(frame, what))
-
-
-def _name(what: str) -> _Frame:
-    return _Frame(lambda name: string_frame(name, what, DEFAULT_LIMITS.max_peer_id_bytes), _peer_id)
-
-
-_MESSAGE_ID: Final = _Frame(
-    _message_id_frame, lambda frame, _: read_uint(frame, "message's id", max_bytes=MESSAGE_ID_BYTES)
-)
-_REQUEST_ID: Final = _Frame(_checked_id, lambda frame, _: _checked_id(frame))
-_UPDATE_ID: Final = _Frame(_full_id, lambda frame, _: _full_id(frame))
-_IDENT: Final = _Frame(bytes, _ident)
-_DATA: Final = _Frame(bytes, lambda frame, _: frame)
-_UPDATE: Final = _Frame(_written_update, _read_update)
-_MEMBERS: Final = _Frame(_written_members, _read_members)
-_PEERS: Final = _Frame(
-    _peers_json, lambda frame, limits: read_peers(read_json(frame, "peers", limits.max_json_bytes), limits)
-)
-_BOOL: Final = _Frame(bool_frame, lambda frame, _: read_bool(frame))
-_LEADER: Final = _Frame(_leader_json, _leader)
-_UNUSED_LEADER: Final = _Frame(_leader_json, _leader_or_none)
-_COUNT: Final = _Frame(
-    lambda count: b"" if count is None else uint_frame(count), lambda frame, _: read_nuint(frame, "count")
-)
-_IS_LAST: Final = _Frame(
-    lambda is_last: uint_frame(_LAST if is_last else _MORE), lambda frame, _: read_uint(frame, "status") == _LAST
-)
-_COMMITTED_INDEX: Final = _Frame(
-    lambda index: json_frame(_checked(index)),
-    lambda frame, limits: whole_number(read_json(frame, "index", limits.max_json_bytes), "index"),
-)
-_URL: Final = _Frame(
-    lambda url: string_frame(url, "url", DEFAULT_LIMITS.max_url_bytes),
-    lambda frame, limits: read_string(frame, "url", limits.max_url_bytes),
-)
-_LEADER_PLACE, _CANDIDATE_PLACE = _uint("position of a leader"), _uint("position of a candidate")
-_SNAPSHOT_PLACE, _LOG_NUMBER = _uint("position of a snapshot"), _uint("number of a log")
-_TO_PEER: Final = ("message_id", _MESSAGE_ID)
-_TO_CLIENT: Final = ("request_id", _REQUEST_ID)
-_OF_UPDATE: Final = ("request_id", _UPDATE_ID)
-_OF_CLUSTER: Final = ("ident", _IDENT)
-_NAMED_LEADER: Final = ("leader", _name("leader's id"))
-_KNOWN_LEADER: Final = ("leader", _LEADER)
-_TERM: Final = ("term", _uint("term"))
-_ALL: Final = (
-    _Layout(
-        wire.RequestVoteRpc,
-        "RequestVote",
-        (
-            *(_TO_PEER, REQUEST_VOTE, _OF_CLUSTER, ("candidate", _name("candidate's id"))),
-            *(("term", _CANDIDATE_PLACE), ("last_index", _CANDIDATE_PLACE), ("last_term", _CANDIDATE_PLACE)),
-        ),
-    ),
-    _Layout(
-        wire.AppendEntriesRpc,
-        "AppendEntries",
-        (
-            *(_TO_PEER, APPEND_ENTRIES, _OF_CLUSTER, _NAMED_LEADER, ("term", _LEADER_PLACE)),
-            *(("previous_index", _LEADER_PLACE), ("previous_term", _LEADER_PLACE), ("commit", _LEADER_PLACE)),
-        ),
-        has_entries=True,
-        check=_check_append,
-    ),
-    _Layout(
-        wire.InstallSnapshotRpc,
-        "InstallSnapshot",
-        (
-            *(_TO_PEER, INSTALL_SNAPSHOT, _OF_CLUSTER, _NAMED_LEADER, ("term", _SNAPSHOT_PLACE)),
-            *(("last_index", _SNAPSHOT_PLACE), ("last_term", _SNAPSHOT_PLACE), ("offset", _SNAPSHOT_PLACE)),
-            *(("total_bytes", _SNAPSHOT_PLACE), ("data", _DATA)),
-        ),
-        check=_check_chunk,
-    ),
-    _Layout(wire.ConfigRequest, "RequestConfig", (_TO_CLIENT, REQUEST_CONFIG, _OF_CLUSTER)),
-    _Layout(wire.LogInfoRequest, "RequestLogInfo", (_TO_CLIENT, REQUEST_LOG_INFO, _OF_CLUSTER)),
-    _Layout(wire.UrlRequest, "RequestBroadcastStateUrl", (_TO_CLIENT, REQUEST_URL, _OF_CLUSTER)),
-    _Layout(wire.UpdateRequest, "RequestUpdate", (_OF_UPDATE, REQUEST_UPDATE, _OF_CLUSTER, ("data", _UPDATE))),
-    _Layout(wire.ChangeRequest, "ConfigUpdate", (_OF_UPDATE, CONFIG_UPDATE, _OF_CLUSTER, ("peers", _MEMBERS))),
-    _Layout(
-        wire.EntriesRequest,
-        "RequestEntries",
-        (
-            *(_TO_CLIENT, REQUEST_ENTRIES, _OF_CLUSTER, ("previous_index", _uint("previous index"))),
-            *(("count", _COUNT), ("snapshot_offset", _uint("offset"))),
-        ),
-        optional=2,
-    ),
-    _Layout(wire.RequestVoteResponse, "the answer to RequestVote", (_TO_PEER, _TERM, ("granted", _BOOL))),
-    _Layout(
-        wire.AppendEntriesResponse,
-        "the answer to AppendEntries",
-        (_TO_PEER, _TERM, ("success", _BOOL), ("conflict_index", _uint("conflict's index"))),
-        optional=1,
-    ),
-    _Layout(
-        wire.InstallSnapshotResponse,
-        "the answer to InstallSnapshot",
-        (_TO_PEER, _TERM, ("wanted_offset", _uint("offset"))),
-        optional=1,
-    ),
-    _Layout(
-        wire.ConfigReply,
-        "the answer to RequestConfig",
-        (_TO_CLIENT, ("is_leader", _BOOL), _KNOWN_LEADER, ("peers", _PEERS)),
-        optional=1,
-    ),
-    _Layout(
-        wire.LogInfoReply,
-        "the answer to RequestLogInfo",
-        (
-            *(_TO_CLIENT, ("is_leader", _BOOL), _KNOWN_LEADER, ("term", _LOG_NUMBER), ("first_index", _LOG_NUMBER)),
-            *(("last_applied", _LOG_NUMBER), ("commit", _LOG_NUMBER), ("last_index", _LOG_NUMBER)),
-            *(("snapshot_bytes", _LOG_NUMBER), ("prune_index", _LOG_NUMBER)),
-        ),
-    ),
-    _Layout(wire.UrlReply, "the answer to RequestBroadcastStateUrl", (_TO_CLIENT, ("url", _URL)), optional=1),
-    _Layout(wire.UpdateAccepted, "an acceptance", (_OF_UPDATE, _TRUE)),
-    _Layout(wire.UpdateCommitted, "a commit", (_OF_UPDATE, _TRUE, ("index", _COMMITTED_INDEX))),
-    _Layout(wire.UpdateRedirect, "a redirect", (_OF_UPDATE, _FALSE, _KNOWN_LEADER)),
-    _Layout(wire.UpdateExpired, "an expiry", (_OF_UPDATE, _FALSE)),
-    _Layout(wire.ChangeAccepted, "an acceptance", (_OF_UPDATE, uint_frame(_ACCEPTED))),
-    _Layout(wire.ChangeCommitted, "a commit", (_OF_UPDATE, uint_frame(_ACCEPTED), ("index", _COMMITTED_INDEX))),
-    _Layout(wire.ChangeRedirect, "a redirect", (_OF_UPDATE, uint_frame(_REDIRECT), _KNOWN_LEADER)),
-    _Layout(wire.ChangeBusy, "a refusal", (_OF_UPDATE, uint_frame(_BUSY))),
-    _Layout(wire.ChangeExpired, "an expiry", (_OF_UPDATE, uint_frame(_EXPIRED))),
-    _Layout(wire.EntriesRedirect, "a redirect", (_TO_CLIENT, uint_frame(_NOT_LEADER), _KNOWN_LEADER)),
-    _Layout(
-        wire.EntriesBatch,
-        "the answer to RequestEntries",
-        (_TO_CLIENT, ("is_last", _IS_LAST), ("leader", _UNUSED_LEADER), ("last_index", _uint("last index"))),
-        has_entries=True,
-        check=lambda batch: _check_ends_at(batch.last_index, len(batch.entries)),
-    ),
-)
-_LAYOUTS: Final = {layout.message: layout for layout in _ALL}
-_REQUESTS: Final = {layout.frames[1]: layout for layout in _ALL if issubclass(layout.message, get_args(wire.Request))}
-_REPLIES: Final[dict[type[wire.Request], Callable[[Sequence[bytes], FrameLimits], wire.Reply]]] = {
-    wire.RequestVoteRpc: _LAYOUTS[wire.RequestVoteResponse].decode,
-    wire.AppendEntriesRpc: _LAYOUTS[wire.AppendEntriesResponse].decode,
-    wire.InstallSnapshotRpc: _LAYOUTS[wire.InstallSnapshotResponse].decode,
-    wire.ConfigRequest: _LAYOUTS[wire.ConfigReply].decode,
-    wire.UpdateRequest: _decode_update_reply,
-    wire.ChangeRequest: _decode_change_reply,
-    wire.EntriesRequest: _decode_entries_reply,
-    wire.LogInfoRequest: _LAYOUTS[wire.LogInfoReply].decode,
-    wire.UrlRequest: _LAYOUTS[wire.UrlReply].decode,
-    wire.CustomRequest: _decode_custom_reply,
-}
-_BROADCAST: Final = _Layout(
-    wire.StateBroadcast,
-    "a broadcast",
-    (_OF_CLUSTER, _TERM, ("last_applied", _uint("index"))),
-    has_entries=True,
-    check=lambda broadcast: _check_ends_at(broadcast.last_applied, len(broadcast.entries)),
-)
+def _optional_uint(frames: Sequence[bytes], place: int, what: str) -> int | None:
+    return read_uint(frames[place], what) if len(frames) > place else None

@@ -120,7 +120,7 @@ class ConfigReply(Struct, frozen=True, kw_only=True):
     request_id: RequestId
     is_leader: bool
     leader: str | None
-    peers: tuple[Peer, ...] = ()
+    peers: tuple[Peer, ...]
 
 
 class UpdateRequest(Struct, frozen=True):
@@ -288,7 +288,7 @@ class UrlReply(Struct, frozen=True):
     """Reply to UrlRequest; None: query the leader."""
 
     request_id: RequestId
-    url: str | None = None
+    url: str | None
 
 
 class CustomRequest(Struct, frozen=True, kw_only=True):
