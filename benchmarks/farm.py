@@ -245,7 +245,7 @@ async def running_farm(
 ) -> AsyncIterator[Farm]:
     """Start a farm in `directory` with the given consensus timing; its processes end with the block.
 
-    `change` transforms the settings of each server, one after the other. `environment`: additional variables of each
+    `change` is called for each server in order, and returns its settings. `environment`: additional variables of each
     server.
     """
     await trio.Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)

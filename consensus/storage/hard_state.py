@@ -4,7 +4,7 @@ In addition to the current term and the vote in it (Raft figure 2), it holds fac
 
 * `durable`: entries up to here were durable at this write. Damage at or before this index is rot, not a torn tail.
 * `truncating_from`: a truncation has begun at this index. It is written before the first byte of the log is erased, and
-  reset after the last byte is erased. So recovery finishes an interrupted truncation instead of mistaking it for a hole.
+  reset after the last byte is erased. So recovery finishes an interrupted truncation, and does not treat it as a hole.
 * the owner of the directory: node, storage id, place (the directory's inode, which a copy does not share) and the
   generation that opened it last. A copied directory must not vote a second time in the same term.
 

@@ -74,7 +74,7 @@ async def test_repeated_part_has_values_of_all_runs(tmp_path: Path) -> None:
     ]
 
 
-def test_every_part_of_benchmarks_has_its_function() -> None:
+def test_parts_of_command_have_their_functions() -> None:
     for part in PARTS.values():
         module, _, name = part.function.rpartition(".")
         tree = ast.parse(Path(*benchmarks_path, f"{module}.py").read_text())

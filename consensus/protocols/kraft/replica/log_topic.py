@@ -233,7 +233,8 @@ class LogTopic:
     async def _check_owner(self, producer_id: int, owner: str) -> None:
         """Raise `ProduceRefusedError` if the producer belongs to another user.
 
-        A producer without an owner becomes this user's. The owner is in the log before the batch, so the next leader refuses batches of other users, too.
+        A producer without an owner becomes this user's. The owner is in the log before the batch, so the next leader
+        refuses batches of other users, too.
         """
         producer = self._machine.producers.get(producer_id)
         if producer is not None and owner and not producer.owner:

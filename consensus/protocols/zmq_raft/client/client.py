@@ -52,28 +52,9 @@ from consensus.protocols.zmq_raft.sockets import (
     ZmqSocket,
     zmq_context,
 )
+from consensus.protocols.zmq_raft.wire import messages as wire
 from consensus.protocols.zmq_raft.wire.codec import encode_request
 from consensus.protocols.zmq_raft.wire.frames import REQUEST_ID_BYTES
-from consensus.protocols.zmq_raft.wire.messages import (
-    ChangeBusy,
-    ChangeCommitted,
-    ChangeExpired,
-    ChangeRedirect,
-    ChangeRefused,
-    ChangeRequest,
-    ClientReply,
-    ClientRequest,
-    ConfigReply,
-    LogInfoReply,
-    LogInfoRequest,
-    Peer,
-    UpdateCommitted,
-    UpdateExpired,
-    UpdateRedirect,
-    UpdateRequest,
-    UrlReply,
-    UrlRequest,
-)
 from consensus.protocols.zmq_raft.wire.request_ids import RequestIds
 from consensus.server.block_nursery import block_nursery
 
@@ -142,43 +123,43 @@ class ZmqRaftClient:
         most = self._options.limits.max_entry_data_bytes
         if not 1 <= len(data) <= most:
             raise ValueError(f"an update has 1 to {most} bytes, not {len(data)}")
-        request = UpdateRequest(self._checked(request_id), self._ident, data)
+        request = wire.UpdateRequest(self._checked(request_id), self._ident, data)
         reply = await self._call_within(patience_s, request)
         match reply:
-            case UpdateCommitted():
+            case wire.UpdateCommitted():
                 return reply.index
-            case UpdateExpired():
+            case wire.UpdateExpired():
                 raise _expired(request.request_id)
             case _:
                 raise TypeError(f"an update was answered by {type(reply).__name__}")
 
     async def change_config(
-        self, peers: Sequence[Peer], request_id: bytes | None = None, *, patience_s: float = PATIENCE_S
+        self, peers: Sequence[wire.Peer], request_id: bytes | None = None, *, patience_s: float = PATIENCE_S
     ) -> Index:
         """Make `peers` the members; return the index of the entry with the change.
 
         During another change, the client repeats the request. Raises `ConfigRefusedError`, `NoAnswerError`,
         `RequestExpiredError`.
         """
-        request = ChangeRequest(self._checked(request_id), self._ident, tuple(peers))
+        request = wire.ChangeRequest(self._checked(request_id), self._ident, tuple(peers))
         deadline_s = trio.current_time() + patience_s
         while True:
             reply = await self._call_within(deadline_s - trio.current_time(), request)
             match reply:
-                case ChangeCommitted():
+                case wire.ChangeCommitted():
                     return reply.index
-                case ChangeRefused():
+                case wire.ChangeRefused():
                     raise ConfigRefusedError(f"the cluster refuses these members: {reply.message} ({reply.name})")
-                case ChangeExpired():
+                case wire.ChangeExpired():
                     raise _expired(request.request_id)
-                case ChangeBusy():
+                case wire.ChangeBusy():
                     if trio.current_time() + self._options.busy_s >= deadline_s:
                         raise NoAnswerError("another change of the members is under way; repeat this one later")
                     await trio.sleep(self._options.busy_s)
                 case _:
                     raise TypeError(f"a change of the members was answered by {type(reply).__name__}")
 
-    async def config(self, *, patience_s: float = PATIENCE_S) -> ConfigReply:
+    async def config(self, *, patience_s: float = PATIENCE_S) -> wire.ConfigReply:
         """Return the members and the leader, as reported by the leader, or by another peer while no leader replies."""
         with trio.move_on_after(max(0.0, patience_s)):
             return await self._leader.config()
@@ -191,7 +172,7 @@ class ZmqRaftClient:
             reply = await self._call_within(patience_s, request)
         else:
             reply = await self._call_peer(url, request, patience_s)
-        if not isinstance(reply, LogInfoReply):
+        if not isinstance(reply, wire.LogInfoReply):
             raise TypeError(f"a question about the log was answered by {type(reply).__name__}")
         return reply
 
@@ -199,8 +180,8 @@ class ZmqRaftClient:
         """Return the address of the leader's PUB socket. Raises `NoAnswerError`, also if the leader has none."""
         with trio.move_on_after(max(0.0, patience_s)):
             while True:
-                reply, link = await self._call_leader(UrlRequest(self._links.next_request_id(), self._ident))
-                if isinstance(reply, UrlReply) and reply.url is not None and is_url(reply.url):
+                reply, link = await self._call_leader(wire.UrlRequest(self._links.next_request_id(), self._ident))
+                if isinstance(reply, wire.UrlReply) and reply.url is not None and is_url(reply.url):
                     return reply.url
                 self._leader.unfit(link.url, "does not return the URL of a broadcast")
         raise self._no_answer(f"no leader returned the URL of its broadcast within {patience_s:g} s")
@@ -250,7 +231,7 @@ class ZmqRaftClient:
             except NoProgressError:
                 raise self._no_answer(f"no entries came for {patience_s:g} s") from None
 
-    async def _call_peer(self, url: str, request: ClientRequest, patience_s: float) -> ClientReply:
+    async def _call_peer(self, url: str, request: wire.ClientRequest, patience_s: float) -> wire.ClientReply:
         """Return the reply of this peer; repeat the request until it replies. Raises `NoAnswerError`."""
         deadline_s = trio.current_time() + patience_s
         try:
@@ -278,7 +259,7 @@ class ZmqRaftClient:
                 return reply
         finally:
             self._under_way.discard(request.request_id)
-        is_change = isinstance(request, UpdateRequest | ChangeRequest)
+        is_change = isinstance(request, wire.UpdateRequest | wire.ChangeRequest)
         hint = f" It may be committed or not; repeat it with the id {request.request_id.hex()}." if is_change else ""
         raise self._no_answer(f"no leader answered within {patience_s:g} s", hint)
 
@@ -288,7 +269,7 @@ class ZmqRaftClient:
         except trio.WouldBlock:
             await self._places.acquire()
 
-    async def _call_leader(self, request: ClientRequest) -> tuple[ClientReply, ClientLink]:
+    async def _call_leader(self, request: wire.ClientRequest) -> tuple[wire.ClientReply, ClientLink]:
         """Return the final reply and its sender; repeat the request without a limit."""
         frames = encode_request(request)
         while True:
@@ -296,13 +277,13 @@ class ZmqRaftClient:
             exchange = Exchange(type(request), self._options.response_ttl_s, follows_leader=True)
             reply = await link.ask(request, frames, exchange)
             match reply:
-                case UpdateRedirect() | ChangeRedirect() | LogInfoReply(is_leader=False):
+                case wire.UpdateRedirect() | wire.ChangeRedirect() | wire.LogInfoReply(is_leader=False):
                     self._leader.redirected(link, reply.leader)
                 case NoReply.SILENT:
                     self._leader.silent(link, exchange.last_sign_s)
                 case NoReply.MOVED:
                     pass
-                case UrlReply() | LogInfoReply():
+                case wire.UrlReply() | wire.LogInfoReply():
                     return reply, link
                 case _:
                     self._leader.served(link)

@@ -28,34 +28,12 @@ from consensus.core.model import Milliseconds
 from consensus.protocols.zmq_raft.counters import EndpointDrop
 from consensus.protocols.zmq_raft.endpoint.entry_streams import EntryStreams, StreamOptions
 from consensus.protocols.zmq_raft.endpoint.served_log import ServedLog
+from consensus.protocols.zmq_raft.wire import messages as wire
 from consensus.protocols.zmq_raft.wire.codec import decode_request, encode_reply
 from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, FrameLimits, ZmqRaftError
-from consensus.protocols.zmq_raft.wire.messages import (
-    AppendEntriesRpc,
-    ChangeAccepted,
-    ChangeReply,
-    ChangeRequest,
-    ClientReply,
-    ClientRequest,
-    ConfigReply,
-    ConfigRequest,
-    CustomReply,
-    CustomRequest,
-    EntriesRequest,
-    InstallSnapshotRpc,
-    LogInfoReply,
-    LogInfoRequest,
-    RequestId,
-    RequestVoteRpc,
-    UpdateAccepted,
-    UpdateReply,
-    UpdateRequest,
-    UrlReply,
-    UrlRequest,
-)
 
-A = TypeVar("A", UpdateReply, ChangeReply)
-CustomHandler = Callable[[CustomRequest, Callable[[CustomReply], object]], None]
+A = TypeVar("A", wire.UpdateReply, wire.ChangeReply)
+CustomHandler = Callable[[wire.CustomRequest, Callable[[wire.CustomReply], object]], None]
 """Handles a request of the service's own protocol; it replies immediately or later, any number of times, or never."""
 
 
@@ -90,15 +68,17 @@ class _Unanswered(Generic[A]):
     def __init__(self, options: EndpointOptions, send: Callable[[bytes, A], object]) -> None:
         self._options = options
         self._send: Callable[[bytes, A], object] = send
-        self._pending: dict[RequestId, _UnansweredRequest] = {}
+        self._pending: dict[wire.RequestId, _UnansweredRequest] = {}
         self._of_client: Counter[bytes] = Counter()
-        self._delayed: deque[tuple[float, RequestId, _UnansweredRequest, A]] = deque()
+        self._delayed: deque[tuple[float, wire.RequestId, _UnansweredRequest, A]] = deque()
         self._any_delayed = trio.Event()
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def submit(self, request_id: RequestId, identity: bytes, submit: Callable[[Callable[[A], None]], None]) -> bool:
+    def submit(
+        self, request_id: wire.RequestId, identity: bytes, submit: Callable[[Callable[[A], None]], None]
+    ) -> bool:
         """Pass a request to the log, and send its replies to `identity`; return False beyond the limit of requests."""
         pending = self._pending.get(request_id)
         if pending is None or pending.identity != identity:
@@ -136,12 +116,12 @@ class _Unanswered(Generic[A]):
                 pending.is_delayed = False
                 self._send(pending.identity, reply)
 
-    def _answer(self, request_id: RequestId, reply: A) -> None:
+    def _answer(self, request_id: wire.RequestId, reply: A) -> None:
         pending = self._pending.get(request_id)
         if pending is None:
             return
         is_first, pending.has_answer = not pending.has_answer, True
-        if isinstance(reply, UpdateAccepted) and is_first and self._options.accepted_after_ms:
+        if isinstance(reply, wire.UpdateAccepted) and is_first and self._options.accepted_after_ms:
             pending.is_delayed = True
             self._delayed.append(
                 (trio.current_time() + self._options.accepted_after_ms / 1000, request_id, pending, reply)
@@ -149,11 +129,11 @@ class _Unanswered(Generic[A]):
             self._any_delayed.set()
             return
         pending.is_delayed = False
-        if not isinstance(reply, UpdateAccepted | ChangeAccepted):
+        if not isinstance(reply, wire.UpdateAccepted | wire.ChangeAccepted):
             self._forget(request_id)
         self._send(pending.identity, reply)
 
-    def _forget(self, request_id: RequestId) -> None:
+    def _forget(self, request_id: wire.RequestId) -> None:
         identity = self._pending.pop(request_id).identity
         self._of_client[identity] -= 1
         if not self._of_client[identity]:
@@ -181,8 +161,8 @@ class ClientEndpoint:
         self._options = options or EndpointOptions()
         self._custom = custom
         self._counts: Counter[EndpointDrop] = Counter()
-        self._updates = _Unanswered[UpdateReply](self._options, self._send)
-        self._changes = _Unanswered[ChangeReply](self._options, self._send)
+        self._updates = _Unanswered[wire.UpdateReply](self._options, self._send)
+        self._changes = _Unanswered[wire.ChangeReply](self._options, self._send)
         self._streams = EntryStreams(log, self._send, self._counts, self._options.streams)
 
     @property
@@ -217,36 +197,38 @@ class ClientEndpoint:
             return
         if request.ident != self._ident:
             self._counts[EndpointDrop.OTHER_CLUSTER] += 1
-        elif isinstance(request, RequestVoteRpc | AppendEntriesRpc | InstallSnapshotRpc):
+        elif isinstance(request, wire.RequestVoteRpc | wire.AppendEntriesRpc | wire.InstallSnapshotRpc):
             self._counts[EndpointDrop.PEER_MESSAGE] += 1
         else:
             self._take(identity, request, user)
 
-    def _take(self, identity: bytes, request: ClientRequest, user: str | None) -> None:
+    def _take(self, identity: bytes, request: wire.ClientRequest, user: str | None) -> None:
         match request:
-            case ConfigRequest(request_id):
+            case wire.ConfigRequest(request_id):
                 now = self._log.describe()
                 self._send(
                     identity,
-                    ConfigReply(request_id=request_id, is_leader=now.is_leader, leader=now.leader, peers=now.peers),
+                    wire.ConfigReply(
+                        request_id=request_id, is_leader=now.is_leader, leader=now.leader, peers=now.peers
+                    ),
                 )
-            case LogInfoRequest():
+            case wire.LogInfoRequest():
                 self._send(identity, self._log_info(request))
-            case UrlRequest(request_id):
-                self._send(identity, UrlReply(request_id, self._log.broadcast_url()))
-            case UpdateRequest(request_id):
+            case wire.UrlRequest(request_id):
+                self._send(identity, wire.UrlReply(request_id, self._log.broadcast_url()))
+            case wire.UpdateRequest(request_id):
                 take = partial(self._log.update, request, user)
                 self._count_ignored(
                     EndpointDrop.TOO_MANY_UPDATES, taken=self._updates.submit(request_id, identity, take)
                 )
-            case ChangeRequest(request_id):
+            case wire.ChangeRequest(request_id):
                 take_change = partial(self._log.change, request)
                 self._count_ignored(
                     EndpointDrop.TOO_MANY_CHANGES, taken=self._changes.submit(request_id, identity, take_change)
                 )
-            case EntriesRequest():
+            case wire.EntriesRequest():
                 self._streams.submit(identity, request)
-            case CustomRequest():
+            case wire.CustomRequest():
                 if self._custom is None:
                     self._counts[EndpointDrop.UNHANDLED_TYPE] += 1
                 else:
@@ -254,9 +236,9 @@ class ClientEndpoint:
             case _:
                 assert_never(request)
 
-    def _log_info(self, request: LogInfoRequest) -> LogInfoReply:
+    def _log_info(self, request: wire.LogInfoRequest) -> wire.LogInfoReply:
         now = self._log.describe()
-        return LogInfoReply(
+        return wire.LogInfoReply(
             request_id=request.request_id,
             is_leader=now.is_leader,
             leader=now.leader,
@@ -273,7 +255,7 @@ class ClientEndpoint:
         if not taken:
             self._counts[reason] += 1
 
-    def _send(self, identity: bytes, reply: ClientReply) -> bool:
+    def _send(self, identity: bytes, reply: wire.ClientReply) -> bool:
         try:
             frames = encode_reply(reply)
         except ZmqRaftError:

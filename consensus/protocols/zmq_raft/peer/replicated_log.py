@@ -42,26 +42,9 @@ from consensus.core.model import Entry, Index, Milliseconds, Server, Term
 from consensus.protocols.zmq_raft.counters import PeerEvent
 from consensus.protocols.zmq_raft.endpoint.served_log import LogDescription
 from consensus.protocols.zmq_raft.peer.executed_requests import ExecutedRequests, request_id_of
+from consensus.protocols.zmq_raft.wire import messages as wire
 from consensus.protocols.zmq_raft.wire.entries import peers_of
 from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS
-from consensus.protocols.zmq_raft.wire.messages import (
-    ChangeAccepted,
-    ChangeBusy,
-    ChangeCommitted,
-    ChangeExpired,
-    ChangeRedirect,
-    ChangeRefused,
-    ChangeReply,
-    ChangeRequest,
-    MalformedPeers,
-    Peer,
-    UpdateAccepted,
-    UpdateCommitted,
-    UpdateExpired,
-    UpdateRedirect,
-    UpdateReply,
-    UpdateRequest,
-)
 from consensus.protocols.zmq_raft.wire.peers import PeersError, check_change
 from consensus.protocols.zmq_raft.wire.request_ids import DEFAULT_WINDOW, Freshness, Window, judge
 from consensus.server.batching import Proposal
@@ -93,15 +76,15 @@ class _Update(Struct, eq=False):
     """An update under way. `proposal` is None while it waits for the application of the new leader's log."""
 
     data: bytes
-    answer: Callable[[UpdateReply], None]
+    answer: Callable[[wire.UpdateReply], None]
     proposal: Proposal | None = None
     is_accepted: bool = False
     """True if its client got "accepted": it then waits for a final reply and does not repeat the request."""
 
 
 class _Change(Struct, eq=False):
-    request: ChangeRequest
-    answer: Callable[[ChangeReply], None]
+    request: wire.ChangeRequest
+    answer: Callable[[wire.ChangeReply], None]
     has_begun: bool = False
     has_answer: bool = False
 
@@ -179,47 +162,47 @@ class ReplicatedLog:
         """Return the URL of this peer's PUB socket. It sends only while this peer leads: clients query the leader."""
         return self._broadcast_url
 
-    def update(self, request: UpdateRequest, user: str | None, answer: Callable[[UpdateReply], None]) -> None:
+    def update(self, request: wire.UpdateRequest, user: str | None, answer: Callable[[wire.UpdateReply], None]) -> None:
         """Commit an update. See `ServedLog`."""
         del user
         request_id = request.request_id
         if self._term is None:
-            answer(UpdateRedirect(request_id, self._leader()))
+            answer(wire.UpdateRedirect(request_id, self._leader()))
             return
         index = self._machine.table.index_of(request_id)
         if index is not None:
-            answer(UpdateCommitted(request_id, index))
+            answer(wire.UpdateCommitted(request_id, index))
             return
         under_way = self._updates.get(request_id)
         if under_way is not None:
             under_way.answer = answer
-            answer(UpdateAccepted(request_id))
+            answer(wire.UpdateAccepted(request_id))
         elif not 0 < len(request.data) <= self._options.max_update_bytes:
             self.dropped[PeerEvent.UPDATE_SIZE] += 1
         elif len(self._updates) >= self._options.max_updates:
             self.dropped[PeerEvent.UPDATE_LIMIT] += 1
         elif not self._is_complete:
             self._updates[request_id] = _Update(request.data, answer, is_accepted=True)
-            answer(UpdateAccepted(request_id))
+            answer(wire.UpdateAccepted(request_id))
         else:
             self._submit(request_id, _Update(request.data, answer))
 
-    def change(self, request: ChangeRequest, answer: Callable[[ChangeReply], None]) -> None:
+    def change(self, request: wire.ChangeRequest, answer: Callable[[wire.ChangeReply], None]) -> None:
         """Change the members. See `ServedLog`."""
         request_id, change = request.request_id, self._change
         if self._term is None:
-            answer(ChangeRedirect(request_id, self._leader()))
+            answer(wire.ChangeRedirect(request_id, self._leader()))
             return
         index = self._machine.table.index_of(request_id)
         if index is not None:
-            answer(ChangeCommitted(request_id, index))
+            answer(wire.ChangeCommitted(request_id, index))
         elif change is not None and change.request.request_id == request_id and not change.has_answer:
             change.answer = answer
-            answer(ChangeAccepted(request_id))
+            answer(wire.ChangeAccepted(request_id))
         elif change is not None:
-            answer(ChangeBusy(request_id))
+            answer(wire.ChangeBusy(request_id))
         elif request_id in self._updates:
-            answer(ChangeRefused(request_id, "Error", "wrong request id log entry type"))
+            answer(wire.ChangeRefused(request_id, "Error", "wrong request id log entry type"))
         else:
             change = _Change(request, answer)
             refusal = self._refusal(request) if self._is_complete else None
@@ -227,7 +210,7 @@ class ReplicatedLog:
                 answer(refusal)
                 return
             self._change = change
-            answer(ChangeAccepted(request_id))
+            answer(wire.ChangeAccepted(request_id))
             if self._is_complete:
                 self._begin(change)
 
@@ -247,13 +230,13 @@ class ReplicatedLog:
 
     def _submit(self, request_id: bytes, update: _Update) -> None:
         if self._is_expired(request_id):
-            update.answer(UpdateExpired(request_id))
+            update.answer(wire.UpdateExpired(request_id))
             return
         self._updates[request_id] = update
         update.proposal = self._server.submit((request_id + update.data,), partial(self._resolved, request_id, update))
         if self._updates.get(request_id) is update and not update.is_accepted:
             update.is_accepted = True
-            update.answer(UpdateAccepted(request_id))
+            update.answer(wire.UpdateAccepted(request_id))
 
     def _resolved(self, request_id: bytes, update: _Update, resolved: ProposalResolved) -> None:
         if self._updates.get(request_id) is not update:
@@ -268,7 +251,7 @@ class ReplicatedLog:
             case Outcome.BUSY | Outcome.NOT_LEADER | Outcome.UNKNOWN:
                 del self._updates[request_id]
                 leader = resolved.leader if isinstance(resolved.leader, str) else None
-                update.answer(UpdateRedirect(request_id, None if resolved.outcome is Outcome.BUSY else leader))
+                update.answer(wire.UpdateRedirect(request_id, None if resolved.outcome is Outcome.BUSY else leader))
             case _:
                 assert_never(resolved.outcome)
 
@@ -283,10 +266,10 @@ class ReplicatedLog:
     def _answer_applied(self, request_id: bytes, index: Index) -> None:
         update, change = self._updates.pop(request_id, None), self._change
         if update is not None:
-            update.answer(UpdateCommitted(request_id, self._machine.table.index_of(request_id) or index))
+            update.answer(wire.UpdateCommitted(request_id, self._machine.table.index_of(request_id) or index))
         elif change is not None and change.request.request_id == request_id and not change.has_answer:
             change.has_answer = True
-            change.answer(ChangeCommitted(request_id, index))
+            change.answer(wire.ChangeCommitted(request_id, index))
 
     def _admit_waiting(self) -> None:
         """Process requests that waited for the complete table. Requests in older entries have their replies by now."""
@@ -311,26 +294,26 @@ class ReplicatedLog:
         for request_id, update in updates.items():
             if update.proposal is not None:
                 update.proposal.abandon()
-            update.answer(UpdateRedirect(request_id, leader))
+            update.answer(wire.UpdateRedirect(request_id, leader))
         change, self._change = self._change, None
         if change is not None and not change.has_answer:
             change.has_answer = True
-            change.answer(ChangeRedirect(change.request.request_id, leader))
+            change.answer(wire.ChangeRedirect(change.request.request_id, leader))
 
-    def _refusal(self, request: ChangeRequest) -> ChangeReply | None:
+    def _refusal(self, request: wire.ChangeRequest) -> wire.ChangeReply | None:
         """Return the reason why a change cannot begin now, in the package's order; None if it can."""
         request_id, peers = request.request_id, request.peers
         if self._is_expired(request_id):
-            return ChangeExpired(request_id)
-        if isinstance(peers, MalformedPeers):
-            return ChangeRefused(request_id, peers.name, peers.message)
+            return wire.ChangeExpired(request_id)
+        if isinstance(peers, wire.MalformedPeers):
+            return wire.ChangeRefused(request_id, peers.name, peers.message)
         configuration = self._server.describe().raft.configuration
         if configuration.is_joint:
-            return ChangeBusy(request_id)
+            return wire.ChangeBusy(request_id)
         try:
             check_change(peers, peers_of(configuration.voters))
         except PeersError as error:
-            return ChangeRefused(request_id, error.malformed.name, error.malformed.message)
+            return wire.ChangeRefused(request_id, error.malformed.name, error.malformed.message)
         return None
 
     def _begin(self, change: _Change) -> None:
@@ -339,7 +322,7 @@ class ReplicatedLog:
 
     async def _carry_out(self, change: _Change) -> None:
         peers = change.request.peers
-        if isinstance(peers, MalformedPeers):
+        if isinstance(peers, wire.MalformedPeers):
             return
         resolved = await self._resolve(change, peers)
         if resolved.outcome is ChangeOutcome.COMMITTED and resolved.position is not None:
@@ -351,7 +334,7 @@ class ReplicatedLog:
                 change.has_answer = True
                 change.answer(self._change_reply(change.request.request_id, resolved))
 
-    async def _resolve(self, change: _Change, peers: tuple[Peer, ...]) -> ConfigurationResolved:
+    async def _resolve(self, change: _Change, peers: tuple[wire.Peer, ...]) -> ConfigurationResolved:
         """Change the configuration through the core; try again while the leader's first entry is uncommitted."""
         voters = tuple(Server(peer.peer_id, peer.url) for peer in peers)
         until_s = trio.current_time() + self._options.checkpoint_ms / 1000
@@ -362,15 +345,15 @@ class ReplicatedLog:
                 return resolved
             await trio.sleep(_CHECKPOINT_POLL_S)
 
-    def _change_reply(self, request_id: bytes, resolved: ConfigurationResolved) -> ChangeReply:
+    def _change_reply(self, request_id: bytes, resolved: ConfigurationResolved) -> wire.ChangeReply:
         match resolved.outcome, resolved.refusal:
             case ChangeOutcome.COMMITTED, _:
                 position = resolved.position
-                return ChangeCommitted(request_id, 0 if position is None else position.index)
+                return wire.ChangeCommitted(request_id, 0 if position is None else position.index)
             case (ChangeOutcome.UNKNOWN, _) | (_, ChangeRefusal.NOT_LEADER | ChangeRefusal.LEADERSHIP_LOST):
-                return ChangeRedirect(request_id, self._leader())
+                return wire.ChangeRedirect(request_id, self._leader())
             case _, ChangeRefusal.BUSY | ChangeRefusal.CHANGE_UNDER_WAY | ChangeRefusal.NO_COMMIT_IN_TERM:
-                return ChangeBusy(request_id)
+                return wire.ChangeBusy(request_id)
             case _, refusal:
                 reason = "the members cannot change so" if refusal is None else _REFUSALS.get(refusal, refusal.value)
-                return ChangeRefused(request_id, "Error", reason)
+                return wire.ChangeRefused(request_id, "Error", reason)
