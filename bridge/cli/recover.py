@@ -120,13 +120,16 @@ def recover(
     reset = Reset("term" in resets, log_time_ms, "second" in resets, "era" in resets)
     with failures(RecoveryError, KeyFileError, StateError):
         plan = _plan(source, new, cut_after, reset)
-        farm_key = None if key_file is None else _usable_key(key_file, plan.state_dir, dry_run=dry_run)
+        farm_key = None if key_file is None else _usable_key(key_file, plan.state_dir)
         if dry_run:
             _show(plan, as_json=as_json)
             return
         if not as_json:
             _explain(plan)
         confirm(_question(plan), yes=yes)
+        if key_file is not None and farm_key is not None:
+            # A file that cannot be replaced ends the command here, before the cluster is created.
+            replace_farm_key(key_file, farm_key)
         trio.run(carry_out, plan)
         if key_file is not None and farm_key is not None:
             era = 0 if reset.era else farm_key.era
@@ -143,14 +146,11 @@ def recover(
     echo(f"Then, {REJOIN}.")
 
 
-def _usable_key(key_file: Path, state_dir: Path, *, dry_run: bool) -> FarmKey:
+def _usable_key(key_file: Path, state_dir: Path) -> FarmKey:
     """Return the key in the file; raise KeyFileError and StateError before the first change if keys are unusable."""
     farm_key = load_farm_key(key_file)
     # `carry_out` can reset the era of the stored keys, so they are merged after it.
     with_stored_keys(farm_key, state_dir)
-    if not dry_run:
-        # The unchanged content is written: the new content must not fail after the cluster was created.
-        replace_farm_key(key_file, farm_key)
     return farm_key
 
 

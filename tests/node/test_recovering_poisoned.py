@@ -176,10 +176,20 @@ def test_unwritable_key_file_is_reported_before_any_change(tmp_path: Path, monke
     save_farm_key(key_file, new_farm_key(3))
     monkeypatch.setattr(key_files, "replace_file", fail)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    code, output = called(directory, "--farm-key", str(key_file))
+    code, output = called(directory, "--farm-key", str(key_file), answer="y\n")
     assert (code, f"{key_file} cannot be written" in output) == (1, True), output
-    assert "[y/N]" not in output
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_declined_recovery_does_not_write_key_file(tmp_path: Path) -> None:
+    directory, key_file = bad_directory(tmp_path / "node"), tmp_path / "farm.key"
+    save_farm_key(key_file, new_farm_key(3))
+    with key_file.open("a") as file:
+        file.write("# an operator's comment\n")
+    before = key_file.stat().st_ino, key_file.read_bytes()
+    code, output = called(directory, "--farm-key", str(key_file), answer="n\n")
+    assert (code, "nothing was done" in output) == (1, True), output
+    assert (key_file.stat().st_ino, key_file.read_bytes()) == before
 
 
 def test_reset_term_applies_to_request_results() -> None:
