@@ -53,7 +53,7 @@ class NodeCertificate(Struct, frozen=True):
         try:
             return certificate_in(self.path.read_bytes())[:2]
         except (OSError, ValueError) as error:
-            raise CertificateError(f"{self.path} can no longer be read: {error}") from error
+            raise CertificateError(f"the dates of {self.path} cannot be read: {error}") from error
 
     def server_context(self) -> ssl.SSLContext:
         """Return the TLS context for accepting connections."""

@@ -190,6 +190,16 @@ async def test_certificate_reload_keeps_old_one_on_error(tmp_path: Path) -> None
         assert "others refuse it" in (stage.alarm(KAFKA_CERTIFICATE.kind) or "")
 
 
+async def test_trusted_certificate_is_served_with_alarm(tmp_path: Path) -> None:
+    stage, authority = stage_at(), Authority(tmp_path)
+    own = authority.certificate(LOOPBACK, days=(-1, 60)).path
+    own.write_text(own.read_text().replace(" CERTIFICATE-----", " TRUSTED CERTIFICATE-----"))
+    async with serving(stage, certificate=own) as (listener, port):
+        await fetched_values(port, stage, ClientSecurity(tls=authority_context(authority.file)))
+        await listener.reload_certificates()
+        assert "the dates of" in (stage.alarm(KAFKA_CERTIFICATE.kind) or "")
+
+
 async def test_unchanged_certificate_is_not_parsed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage, authority = stage_at(), Authority(tmp_path)
     own = authority.certificate(LOOPBACK, days=(-1, 60)).path

@@ -67,10 +67,12 @@ READ_BYTES: Final = 64 * 1024
 WRITE_BYTES: Final = 4 * 1024 * 1024
 """Batches of clients have 1 MB by default."""
 INCOMPLETE_BYTES: Final = 16 * 1024 * 1024
+Dates = tuple[datetime, datetime] | CertificateError
+"""The start and end of validity, or why they cannot be read."""
 
 
 class CertificateFiles:
-    """The files of TLS: their context, and the dates of the certificate; both are read only after a change."""
+    """The files of TLS: their context, and the certificate's dates. Both are read only after a change."""
 
     def __init__(self, certificate: Path, client_ca: Path | None) -> None:
         self.certificate = certificate
@@ -78,13 +80,17 @@ class CertificateFiles:
         paths = (certificate,) if client_ca is None else (certificate, client_ca)
         self._files = ChangedFiles(self._load, *paths)
 
-    async def read(self) -> tuple[ssl.SSLContext, tuple[datetime, datetime]]:
-        """Return the context and the dates. Raise CertificateError."""
+    async def read(self) -> tuple[ssl.SSLContext, Dates]:
+        """Return the context, and the dates or their error. Raise CertificateError if TLS cannot use the files."""
         return await trio.to_thread.run_sync(self._files.read)
 
-    def _load(self) -> tuple[ssl.SSLContext, tuple[datetime, datetime]]:
+    def _load(self) -> tuple[ssl.SSLContext, Dates]:
         tls = server_context(self.certificate, self._client_ca)
-        return tls, NodeCertificate(self.certificate, b"").dates()
+        try:
+            return tls, NodeCertificate(self.certificate, b"").dates()
+        except CertificateError as error:
+            # OpenSSL reads more forms of certificates, such as BEGIN TRUSTED CERTIFICATE.
+            return tls, error
 
 
 class FarmListener:

@@ -33,13 +33,16 @@ class Validity(Struct, frozen=True):
 def validity_of(certificate: NodeCertificate, now: datetime) -> Validity:
     """Compare the dates of an authority's certificate with the clock."""
     try:
-        return validity_at(certificate.path, certificate.dates(), now)
+        dates: tuple[datetime, datetime] | CertificateError = certificate.dates()
     except CertificateError as error:
-        return Validity(str(error), needs_action=True, is_unusable=True)
+        dates = error
+    return validity_at(certificate.path, dates, now)
 
 
-def validity_at(path: Path, dates: tuple[datetime, datetime], now: datetime) -> Validity:
-    """Compare the dates of a certificate with the clock; `path` is its file."""
+def validity_at(path: Path, dates: tuple[datetime, datetime] | CertificateError, now: datetime) -> Validity:
+    """Compare the dates of a certificate, or their error, with the clock; `path` is its file."""
+    if isinstance(dates, CertificateError):
+        return Validity(str(dates), needs_action=True, is_unusable=True)
     begins, ends = dates
     text = f"{path} is valid from {begins:%Y-%m-%d} until {ends:%Y-%m-%d}"
     if not begins <= now < ends:
