@@ -10,3 +10,9 @@ VERSION = "0.1.0"
 """Of the distribution; pyproject.toml reads it here."""
 DOCUMENTS = (Path(__file__).parent / "docs", Path(__file__).parents[1] / "docs")
 """The places of docs/: inside the package, and in a checkout."""
+
+
+def document(name: str) -> str | None:
+    """Return the text of a document by its path below docs/; None if this installation lacks it."""
+    found = (directory / name for directory in DOCUMENTS)
+    return next((path.read_text(encoding="utf-8") for path in found if path.is_file()), None)

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from bridge import VERSION
-from bridge.cli.help.documents import documents_directory, topics
+from bridge.cli.help.documents import topics
 from bridge.cli.main import cli
 from bridge.node.settings.configuration import SETTINGS
 from deploy.example_configuration import CONFIGURATION_DIRECTORY, STATE_DIRECTORY, kind_and_default
@@ -72,7 +72,7 @@ def _overview() -> str:
         (STATE_DIRECTORY, "the node's identity, its log and its control socket; never copy it to a second machine"),
     ):
         lines += [".TP", rf"\fI{_plain(path)}\fR", _plain(meaning)]
-    names = ", ".join(each.name for each in topics(documents_directory()))
+    names = ", ".join(each.name for each in topics())
     lines += [
         *_exit_status(),
         ".SH DOCUMENTS",

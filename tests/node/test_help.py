@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import bridge
 from bridge.cli.help import documents
 from bridge.cli.main import cli
 from tests.effort import each_case, few_of
@@ -48,7 +49,7 @@ def messages(package: str) -> Iterator[tuple[Path, str]]:
 
 
 def test_documents_are_topics_with_unique_names() -> None:
-    known = documents.topics(DOCS)
+    known = documents.topics()
     assert sorted(each.place for each in known) == sorted(
         str(path.relative_to(DOCS).with_suffix("")) for path in DOCS.rglob("*.md") if path.name != "README.md"
     )
@@ -61,10 +62,10 @@ def test_topic_list_shows_task_of_each_topic() -> None:
     assert code == 0
     assert re.search(r"^  servers +add, replace and remove nodes$", output, re.MULTILINE)
     assert "  explanation/storage " in output
-    assert output.count("\n") > len(documents.topics(DOCS))
+    assert output.count("\n") > len(documents.topics())
 
 
-TOPICS = {topic.place: topic for topic in documents.topics(DOCS)}
+TOPICS = {topic.place: topic for topic in documents.topics()}
 SHORT = [place for place in TOPICS if (DOCS / f"{place}.md").stat().st_size < 5_000]
 
 
@@ -134,7 +135,7 @@ def test_unencodable_letters_are_replaced(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_messages_name_existing_topics_without_paths() -> None:
-    known = documents.topics(DOCS)
+    known = documents.topics()
     wrong, topics_named = [], 0
     for path, text in (*messages("bridge"), *messages("pipeline")):
         wrong += [f"{path.name}: {found[0]}" for found in PATH.finditer(text)]
@@ -150,8 +151,7 @@ def test_messages_name_existing_topics_without_paths() -> None:
 
 
 def test_missing_documents_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(documents, "PACKAGED", tmp_path / "a")
-    monkeypatch.setattr(documents, "CHECKOUT", tmp_path / "b")
+    monkeypatch.setattr(bridge, "DOCUMENTS", (tmp_path / "a", tmp_path / "b"))
     code, output = help_of("servers")
     assert code == 1
     assert "this installation does not have the documents" in output

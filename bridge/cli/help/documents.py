@@ -13,7 +13,6 @@ package does not have docs/.
 import re
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
-from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
@@ -23,7 +22,6 @@ import bridge
 from bridge.cli.failure import fail
 from bridge.cli.printing import echo, print_markdown
 
-PACKAGED, CHECKOUT = bridge.DOCUMENTS
 _ROW = re.compile(r"^\| \[[^\]]+\]\(([\w/-]+)\.md\) \| (.+?) \|$", re.MULTILINE)
 _INTRODUCED = re.compile(r"\[[^\]]+\]\(([\w-]+)\.md\)")
 _LINK = re.compile(r"\[([^\]]+)\]\((?!\w+://)([^)#\s]*)(?:#[^)\s]*)?\)")
@@ -41,24 +39,23 @@ class Topic(Struct, frozen=True):
     summary: str
 
 
-def documents_directory() -> Path:
-    """Return the directory of the documents; end the command if this installation lacks them."""
-    found = next((each for each in (PACKAGED, CHECKOUT) if (each / "README.md").is_file()), None)
-    if found is None:
+def _text_of(place: str) -> str:
+    """Return the text of a document; end the command if this installation lacks it."""
+    text = bridge.document(f"{place}.md")
+    if text is None:
         fail(
-            f"this installation does not have the documents in {PACKAGED}: install garlicfarm again from its wheel or"
-            " its package"
+            f"this installation does not have the documents in {bridge.DOCUMENTS[0]}: install garlicfarm again from its"
+            " wheel or its package"
         )
-    return found
+    return text
 
 
-def topics(directory: Path) -> list[Topic]:
+def topics() -> list[Topic]:
     """Return every document, in the order of the index.
 
     Documents with equal file names have their folder in the topic's name.
     """
-    index = (directory / "README.md").read_text(encoding="utf-8")
-    head, *parts = re.split(r"^## (.+)$", index, flags=re.MULTILINE)
+    head, *parts = re.split(r"^## (.+)$", _text_of("README"), flags=re.MULTILINE)
     found = [(place, "", "") for place in dict.fromkeys(_INTRODUCED.findall(head))]
     for part, text in zip(parts[::2], parts[1::2], strict=True):
         found += [(place, part, summary) for place, summary in _ROW.findall(text)]
@@ -114,7 +111,7 @@ def readable(text: str, topic: Topic, known: list[Topic]) -> str:
 
 def _complete_topic(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     del context, parameter
-    known = topics(documents_directory())
+    known = topics()
     return [CompletionItem(each.name, help=each.summary) for each in known if each.name.startswith(incomplete)]
 
 
@@ -124,8 +121,7 @@ def _complete_topic(context: click.Context, parameter: click.Parameter, incomple
 @click.pass_context
 def help_command(context: click.Context, topic: str | None, words: tuple[str, ...]) -> None:
     """Show a document: TOPIC, or a section of it by WORDS of its heading. Without a topic, list them all."""
-    directory = documents_directory()
-    known = topics(directory)
+    known = topics()
     if topic is None:
         _list(known)
         return
@@ -134,7 +130,7 @@ def help_command(context: click.Context, topic: str | None, words: tuple[str, ..
         for line in _command_help(context.find_root(), [topic, *words], known).splitlines():
             echo(line)
         return
-    text, section = (directory / f"{found.place}.md").read_text(encoding="utf-8"), " ".join(words)
+    text, section = _text_of(found.place), " ".join(words)
     chosen = find_section(text, section) if section else text
     if chosen is None:
         fail(f"no heading of {found.name} has the words {section!r}; its sections: {'; '.join(_headings(text))}")

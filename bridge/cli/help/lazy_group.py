@@ -10,7 +10,6 @@ a section.
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
 from typing import Any
@@ -19,7 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 from msgspec import Struct
 
-from bridge import DOCUMENTS
+from bridge import document
 
 _COMMAND = re.compile(r"^## garlicfarm ([a-z-]+) ([a-z-]+)$", re.MULTILINE)
 _LINE = 100
@@ -126,10 +125,7 @@ class LazyGroup(click.Group):
 
 def _documented_commands() -> list[tuple[str, str]]:
     """Return each group and command in the reference: an import of all modules would take a second."""
-    for directory in DOCUMENTS:
-        with suppress(OSError):
-            return _COMMAND.findall((directory / "reference" / "commands.md").read_text(encoding="utf-8"))
-    return []
+    return _COMMAND.findall(document("reference/commands.md") or "")
 
 
 def _loaded(target: str) -> click.Command:

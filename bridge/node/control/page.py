@@ -27,7 +27,7 @@ from typing import Final
 import trio
 from msgspec.json import encode
 
-from bridge import DOCUMENTS
+from bridge import document
 from bridge.api.view import SHOWN, ReportView
 from bridge.api.words import CONDITION_NAMES, FAULT_WORDS, MEMBER_COLUMNS
 from bridge.core.log.records import LeafFault
@@ -67,9 +67,7 @@ def joined() -> str:
 
 def glossary_words() -> dict[str, str]:
     """Return the meaning of each word of the farm and of Raft; empty if this installation lacks the documents."""
-    found = (directory / "glossary.md" for directory in DOCUMENTS)
-    text = next((path.read_text(encoding="utf-8") for path in found if path.is_file()), "")
-    rows = _WORD.findall(text.partition(_OTHER_PROTOCOLS)[0])
+    rows = _WORD.findall((document("glossary.md") or "").partition(_OTHER_PROTOCOLS)[0])
     return {word.casefold(): re.sub(r"[`*]", "", _LINK.sub("", meaning)) for word, meaning in rows}
 
 
