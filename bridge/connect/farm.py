@@ -115,14 +115,14 @@ class FarmClient:
             unix_s=unix_s,
             on_withdrawn=self._withdrawn,
         )
-        self._watch = ReplyWatch(self._table, on_suspect=self._suspect, on_failed=self._failed)
+        self._watch = ReplyWatch(table=self._table, on_suspect=self._suspect, on_failed=self._failed)
         self._opener = LeafOpener(
-            self._table,
-            self._pool,
-            self._keeper,
-            self.counters,
-            random,
-            nursery,
+            table=self._table,
+            pool=self._pool,
+            keeper=self._keeper,
+            counters=self.counters,
+            random=random,
+            nursery=nursery,
             unix_s=unix_s,
             on_suspect=self._suspect,
             on_failed=self._failed,

@@ -68,7 +68,7 @@ class _Race:
     is_over: bool = field(default=False)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class LeafOpener:
     """Opens streams, and records the failures of leaves."""
 

@@ -50,7 +50,7 @@ class Exchange(Struct, eq=False):
         return self.since_s + self.sent_bytes / LEAST_RATE_BYTES_PER_S
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class ReplyWatch:
     """The exchanges that wait for a reply."""
 

@@ -7,6 +7,7 @@ to the leader. The leader refuses it without a majority and, unless forced, if a
 import os
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.records import KeyReplacement
 from bridge.core.membership.admission import Admitted
 from bridge.core.state.farm_state import FarmState
+from bridge.node.control import identity_admin
 from bridge.node.control.identity_admin import IdentityAdmin
 from bridge.node.control.orders.era_sealing import seal_era
 from bridge.node.control.routes import Call, Request, body_of
@@ -207,6 +209,13 @@ async def test_reply_counts_sealed_boxes_and_lists_absent_nodes() -> None:
         "away": ["node-2", "node-3"],
         "leftOut": [],
     }
+
+
+async def test_leader_seals_each_box_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seal = Mock(wraps=seal_era)
+    monkeypatch.setattr(identity_admin, "seal_era", seal)
+    await Leader().replace_keys()
+    assert seal.call_count == 1
 
 
 async def test_member_without_public_key_is_left_out_only_by_force() -> None:

@@ -40,11 +40,11 @@ class Node:
         self.trace = EventLog(name, lambda: 0)
         self.directory = MemberDirectory(group.node_id, name, group.members)
         self.messages = UserMessages(
-            group,
-            self.directory,
-            self.trace,
-            {"ping": lambda: name, "version": lambda: "0.1.0", CLOCK_QUERY: lambda: str(self.clock_ms)},
-            (CLOCK_QUERY,),
+            provider=group,
+            member_directory=self.directory,
+            trace=self.trace,
+            answers={"ping": lambda: name, "version": lambda: "0.1.0", CLOCK_QUERY: lambda: str(self.clock_ms)},
+            quiet=(CLOCK_QUERY,),
         )
 
     async def run(self) -> None:
@@ -197,7 +197,12 @@ async def test_query_is_traced_before_answers_of_members() -> None:
 
 async def test_message_without_gossip_is_refused() -> None:
     directory = cast("MemberDirectory", SimpleNamespace(reachable=frozenset))
-    messages = UserMessages(cast("Any", SimpleNamespace()), directory, EventLog("oslo", lambda: 0), {})
+    messages = UserMessages(
+        provider=cast("Any", SimpleNamespace()),
+        member_directory=directory,
+        trace=EventLog("oslo", lambda: 0),
+        answers={},
+    )
     with pytest.raises(Refused, match="gossip does not carry messages"):
         messages.send("x", "")
     with pytest.raises(Refused, match="gossip does not carry messages"):

@@ -12,11 +12,11 @@ it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 import trio
+from msgspec import Struct
 
 from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer
 from bridge.api.outputs import RotationOutput
@@ -46,8 +46,7 @@ class RotationError(Exception):
     """The rotation stopped; the text has the reason and the remedy."""
 
 
-@dataclass(slots=True, eq=False)
-class Rotation:
+class Rotation(Struct, eq=False, kw_only=True):
     """One rotation. `report` gets a line at each step, and while a step waits."""
 
     client: KeyClient
@@ -145,7 +144,7 @@ async def rotate(client: KeyClient, report: Callable[[str], None], timeout_s: fl
     """Rotate. After the first query, a missing response ends the rotation like a refusal, with the remedy."""
     before = await client.keys()
     try:
-        return await Rotation(client, report, timeout_s, force=force).run(before)
+        return await Rotation(client=client, report=report, timeout_s=timeout_s, force=force).run(before)
     except KeyboardInterrupt:
         report(f"Interrupted. The completed steps stay in effect; {_AGAIN}")
         raise

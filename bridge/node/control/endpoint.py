@@ -107,7 +107,14 @@ async def control_endpoint(
         stuck=verdicts.stuck,
         last_verdict=verdicts.last,
     )
-    identities = IdentityAdmin(provider, directory, farm_keys, local.trace, current, farm.transfer)
+    identities = IdentityAdmin(
+        provider=provider,
+        member_directory=directory,
+        farm_keys=farm_keys,
+        trace=local.trace,
+        current=current,
+        hand_over=farm.transfer,
+    )
     keys = key_admin(provider, directory, farm_keys, view.build, local.trace, current, farm.catch_up)
     inviting = Inviting(
         node=node,

@@ -13,10 +13,9 @@ node could evict other nodes.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import trio
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from bridge.api import control_routes as routes
 from bridge.api.control import (
@@ -77,8 +76,7 @@ WAITED_FOR = PASSING - {ChangeRefusal.NOT_LEADER, ChangeRefusal.LEADERSHIP_LOST}
 """Refusals after which the same request may succeed with this leader."""
 
 
-@dataclass(slots=True, eq=False)
-class IdentityAdmin:
+class IdentityAdmin(Struct, eq=False, kw_only=True):
     """The handlers of the routes above."""
 
     provider: MembershipProvider
@@ -398,8 +396,11 @@ class IdentityAdmin:
         return CheckedAnswer()
 
     async def _replace_keys(self, call: Call[ReplaceKeysRequest]) -> KeysReplaced:
-        await self._check_replacement(call)
         farm, force = self.current.required(), call.body.force
+        await self._prepare(farm)
+        if not farm.replica.leads:
+            # A replacement that is refused must not move the leadership.
+            self._next_era(farm, force=force)
         await lead(farm, self.hand_over)
         state, sealed = farm.state, self._next_era(farm, force=force)
         await self._catch_up_eras(farm)

@@ -16,10 +16,10 @@ An event or a query has a name of at most 32 printable characters and a payload 
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from bridge.api.control import QueryAnswer, QueryAnswerView, Refused
 from bridge.api.events import QUERY, USER_EVENT
@@ -34,8 +34,7 @@ RESERVED_PREFIX: Final = "gossip:"
 """Prefix of names of messages that gossip itself sends."""
 
 
-@dataclass(slots=True, eq=False)
-class UserMessages:
+class UserMessages(Struct, eq=False, kw_only=True):
     """The messages of one node's operators and of other nodes.
 
     `answers` has the functions that make replies by query, and `quiet` the queries that nodes send themselves.
