@@ -399,7 +399,7 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
         farm, force = self.current.required(), call.body.force
         await self._prepare(farm)
         if not farm.replica.leads:
-            # A replacement that is refused must not move the leadership.
+            # A refused replacement must not move the leadership.
             self._next_era(farm, force=force)
         await lead(farm, self.hand_over)
         state, sealed = farm.state, self._next_era(farm, force=force)
