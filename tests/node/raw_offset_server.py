@@ -102,6 +102,8 @@ class RawOffsetServer:
     compacted: int = 0
     invited_at: tuple[int, int] | None = None
     """Index of the invitation's configuration, and of the previous one."""
+    invited_to: tuple[int, ...] = ()
+    """Servers of the invitation's configuration."""
     received: list[RequestKind] = field(default_factory=list)
     death: Died | None = None
     break_after: set[RequestKind] = field(default_factory=set)
@@ -258,6 +260,7 @@ class RawOffsetServer:
             return False
         ((_, _, configuration),) = request.entries
         self.invited_at = _TWO.unpack_from(configuration)
+        self.invited_to = servers_of(configuration)
         self.catching_up, self.leads, self.term = True, False, request.term
         self.commit = self.executed_to = 0
         self.executed.clear()

@@ -72,7 +72,7 @@ async def test_files_contain_log_after_several_packs(tmp_path: Path, elects_itse
         await their.until(lambda: len(their.executed) == 1700)
         assert their.packs >= 3
         assert their.executed == their.commands() == entries(1500) + after
-        assert their.members == (1, 2, 3, 4)
+        assert (their.invited_to, their.members) == ((1, 2, 3), (1, 2, 3, 4))
         # and it received no other request before it had accepted the invitation
         assert their.received[:2] == [RequestKind.JOIN, RequestKind.SYNC_LOG]
 
@@ -103,6 +103,7 @@ async def test_snapshot_resumes_after_broken_connection(tmp_path: Path) -> None:
     async with joining(tmp_path, 10, their, compacted=True, make_service=service) as (servers, _, _):
         assert their.received.count(RequestKind.JOIN) == 2
         assert len(their.chunks) > 5
+        assert their.chunks.count(0) == 1
         snapshot = (await leading(servers)).server.describe().raft.snapshot
         assert snapshot is not None
         assert len(their.snapshot) == snapshot.size_bytes
@@ -142,7 +143,7 @@ async def test_raw_leader_transfers_log_without_handshake(tmp_path: Path) -> Non
     async with group(tmp_path, options=CALM) as (servers, _, _):
         servers.plain[THEIRS] = PeerAddress("127.0.0.1", 9, None)
         run = await servers.start(FIFTH)
-        stream = await trio.open_tcp_stream("127.0.0.1", servers.plain_ports[FIFTH])
+        stream = await trio.open_tcp_stream("127.0.0.1", servers.plain_ports[FIFTH, THEIRS])
         async with stream:
             # when it invites our server, and sends its log in packs from its files, and then in appends
             assert await their.send_request(stream, FIFTH, RequestKind.JOIN, 0, [(1, 2, their.entry(1)[2])]) == (
@@ -169,7 +170,7 @@ async def test_raw_snapshot_is_refused_with_incident(tmp_path: Path) -> None:
     async with group(tmp_path, options=CALM) as (servers, _, _):
         servers.plain[THEIRS] = PeerAddress("127.0.0.1", 9, None)
         run = await servers.start(FIFTH)
-        stream = await trio.open_tcp_stream("127.0.0.1", servers.plain_ports[FIFTH])
+        stream = await trio.open_tcp_stream("127.0.0.1", servers.plain_ports[FIFTH, THEIRS])
         async with stream:
             assert await their.send_request(stream, FIFTH, RequestKind.JOIN, 0, [(1, 2, their.entry(1)[2])]) == (
                 True,
