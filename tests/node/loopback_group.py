@@ -173,8 +173,8 @@ class LoopbackGroup:
         self._make_service = make_service
         self.plain: dict[int, PeerAddress] = {}
         """Addresses of servers without TLS and handshake."""
-        self.plain_ports: dict[int, int] = {}
-        """Ports for a plain server; a server has one if `plain` was not empty at its start."""
+        self.plain_ports: dict[tuple[int, int], int] = {}
+        """Ports by server and plain server; a server listens for the members of `plain` at its start."""
         self.incidents: list[Incident] = []
         self._nursery = nursery
         self._ports: dict[int, int] = {}
@@ -302,7 +302,7 @@ class LoopbackGroup:
         port = self._ports.get(server_id, 0)
         self._ports[server_id] = await nursery.start(listener.listen, "127.0.0.1", port, certificate)
         for plain in self.plain:
-            self.plain_ports[server_id] = await nursery.start(serve_plain, plain, gateway, server_id, metrics)
+            self.plain_ports[server_id, plain] = await nursery.start(serve_plain, plain, gateway, server_id, metrics)
 
     def _observe(self, notice: Notice) -> None:
         if isinstance(notice, RoleChanged):

@@ -43,7 +43,7 @@ async def serve_plain(
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the connections of the plain server `peer` on loopback until canceled; report the port."""
-    proven = ProvenPeer(ConnectionRole.SERVER, b"", peer)
+    proven = ProvenPeer(ConnectionRole.SERVER, peer.to_bytes(32), peer)
 
     async def serve(stream: trio.SocketStream) -> None:
         async with stream:

@@ -192,9 +192,7 @@ class ServerConnection:
         self._quota = None if proven is not None and proven.is_member and voucher is None else quota
         self._budget = budget or ReceiveBudget()
         self._connection = trio.CancelScope()
-        # A peer without a handshake (`tests.node.plain_peers`) does not have a key: its address identifies it.
-        known = proven is not None and proven.is_member and proven.public_key
-        owner = f"key {proven.public_key.hex()}" if proven is not None and known else source
+        owner = f"key {proven.public_key.hex()}" if proven is not None and proven.is_member else source
         if voucher is not None:
             owner = f"vouched by {voucher.hex()}"
         self._account = self._budget.open(owner, is_server=self._is_server, close=self._evict)
