@@ -53,7 +53,7 @@ SUITE = {
     """,
     **{f"g_last_{number}": "def test_runs(): pass" for number in range(3)},
 }
-LIMITS = ("timeout=1", "faulthandler_timeout=3", "faulthandler_exit_on_timeout=true")
+LIMITS = ("timeout=4", "faulthandler_timeout=12", "faulthandler_exit_on_timeout=true")
 START = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
