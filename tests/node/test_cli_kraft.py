@@ -264,8 +264,8 @@ def test_remove_voter_checks_id_with_directory(
     command = ("remove-voter", "--bootstrap-controller", "127.0.0.1:1", *named.split())
     result = kraft(*command, "--yes")
     assert (result.exit_code, output in result.output) == (exit_code, True), result.output
-    asked = kraft(*command)
-    assert ("Remove voter" in asked.output, output in asked.output) == (exit_code == 0, exit_code == 1)
+    prompted = kraft(*command)
+    assert ("Remove voter" in prompted.output, output in prompted.output) == (exit_code == 0, exit_code == 1)
 
 
 @pytest.mark.parametrize(

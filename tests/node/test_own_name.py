@@ -82,7 +82,8 @@ async def name_after(
 async def test_lowest_id_keeps_name_before_founding(
     autojump_clock: MockClock, tmp_path: Path, others: tuple[FarmMember, ...], name: str | None
 ) -> None:
-    # After the wait, a node with a higher id would yield. This stage does not model that, so the test ends before.
+    # After the wait, a node with a higher id would yield. This stage does not model that, so the test ends before the
+    # wait ends.
     assert await name_after(tmp_path, Others(*others), seconds=LIVES_ON_S / 2) == name
 
 

@@ -33,7 +33,9 @@ REQUESTS = 16_000 if IS_SOAK else 4_000
 CONCURRENT = 32
 TIMEOUT_S = 20
 STALL_S = 0.9
-"""Limit of the time between two replies. It usually is below a millisecond; a lost wake-up causes a second or more.
+"""Limit in seconds of the time between two replies.
+
+A reply takes less than 1 ms; a lost wake-up delays it by 1 s or more.
 """
 
 

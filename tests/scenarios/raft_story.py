@@ -2,7 +2,7 @@
 
 A paragraph is a command line, a line of four dashes, and the effects; `#` begins a comment. Only commands cause events:
 messages wait for delivery, and clocks stop until a command advances them. A command is a method `_do_…` of `Story`,
-whose docstring begins with an example. Effects have these forms:
+whose docstring begins with an example; brackets contain optional words. Effects have these forms:
 
     1: persist term 2 vote 1; from 3 cut; 3..4 of terms 2 2        effects: server 1's actions
     1->2: append term 2 after 2/1 of terms 2, commit 1             a sent message; `(held)` if it waits for the disk
@@ -152,7 +152,7 @@ class Story:
             self._start(int(word), [], HardState(0))
 
     def _do_log(self, words: list[str]) -> None:
-        """`log 2 terms 1 1 4 4 current-term 4 vote 1`: start a server with this log and hard state."""
+        """`log 2 terms 1 1 4 4 current-term 4 [vote 1]`: start a server with this log and hard state."""
         number, rest = int(words[0]), words[2:]
         terms = [int(word) for word in rest[: rest.index("current-term")]]
         vote = int(rest[rest.index("vote") + 1]) if "vote" in rest else None
@@ -193,7 +193,7 @@ class Story:
         )
 
     def _do_change(self, words: list[str]) -> None:
-        """`change 1 to 2 3 4 learners 5`: request this configuration from server 1."""
+        """`change 1 to 2 3 4 [learners 5]`: request this configuration from server 1."""
         self._changes += 1
         at = words.index("learners") if "learners" in words else len(words)
         target = Configuration(_servers(words[2:at]), (), _servers(words[at + 1 :]))
@@ -205,13 +205,13 @@ class Story:
         self._step(int(words[0]), ReadRequested(self._request_count))
 
     def _do_transfer(self, words: list[str]) -> None:
-        """`transfer 1 2`: transfer leadership from server 1, to server 2 if it is named."""
+        """`transfer 1 [2]`: transfer leadership from server 1, to server 2 if it is named."""
         self._request_count += 1
         target = int(words[1]) if len(words) > 1 else None
         self._step(int(words[0]), TransferLeadership(self._request_count, target))
 
     def _do_deliver(self, words: list[str]) -> None:
-        """`deliver 1->2`: let the waiting messages on these links arrive, or all of them, once."""
+        """`deliver [1->2]`: let the waiting messages on these links arrive, or all of them, once."""
         links = {_link(word) for word in words}
         arriving = [(link, message) for link, message in self._wire if not links or link in links]
         self._wire = [(link, message) for link, message in self._wire if links and link not in links]
@@ -230,7 +230,7 @@ class Story:
             self._arrive(*self._wire.pop(0))
 
     def _do_lose(self, words: list[str]) -> None:
-        """`lose 1->2`: drop the waiting messages on these links, or all of them."""
+        """`lose [1->2]`: drop the waiting messages on these links, or all of them."""
         links = {_link(word) for word in words}
         self._wire = [(link, message) for link, message in self._wire if links and link not in links]
 
@@ -275,7 +275,7 @@ class Story:
         self._start(int(words[0]), *self._down.pop(int(words[0])))
 
     def _do_logs(self, _words: list[str]) -> None:
-        """Print the terms in each log, and the commit index (`logs`)."""
+        """`logs`: show the terms in each log, and the commit index."""  # noqa: D401 - an example is first
         for number, actor in self._actors.items():
             about = actor.core.describe()
             first = about.log_start.index + 1
@@ -284,7 +284,7 @@ class Story:
             self._lines.append(f"{number}: terms {_terms(terms)}{after}, commit {about.commit_index}")
 
     def _do_roles(self, _words: list[str]) -> None:
-        """Print role, term and leader of each server (`roles`)."""
+        """`roles`: show role, term and leader of each server."""
         for number, actor in self._actors.items():
             about = actor.core.describe()
             self._lines.append(f"{number}: {about.role.value} term {about.term}, leader {about.leader or 'unknown'}")

@@ -1,8 +1,8 @@
 """`python -m tests.simulation NAME …`; `--help` after a name.
 
 NAME is consensus (the default), consensus-mutants, gossip-fuzz, gossip-experiments, log-time, garlic-farm-joins, or a
-fuzzer of decoders. `--count` counts inputs: for the endpoint of `zmq-raft-fuzz` conversations of 64
-steps, for the endpoint of `kraft-fuzz` requests.
+fuzzer of decoders. `--count` counts inputs. An input of `zmq-raft-fuzz`'s endpoint is a conversation of 64
+steps; for `kraft-fuzz`'s endpoint, `--count` counts requests.
 """
 
 import sys

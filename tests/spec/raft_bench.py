@@ -215,7 +215,7 @@ class Bench:
         )
 
     def expired(self) -> Self:
-        """Advance the clock to the next deadline; return this bench."""
+        """Advance the clock to the next deadline with effects; return this bench."""
         self.expire()
         return self
 
@@ -226,7 +226,7 @@ class Bench:
     def lead(self) -> Self:
         """Campaign without pre-vote and win with all votes; return this bench with the effects of the last vote."""
         self.campaign()
-        self.effects = self.grant(*sorted(self.about.configuration.voter_ids - {self.own_id}))
+        self.grant(*sorted(self.about.configuration.voter_ids - {self.own_id}))
         assert self.about.role is Role.LEADER
         return self
 

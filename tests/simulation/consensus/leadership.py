@@ -5,10 +5,10 @@
                    the minimum election timeout, unless that leader resigns or transfers its leadership
     check-quorum   a leader that receives no messages from a majority for two minimum election timeouts resigns
     slow disks     a leader remains leader while only the disks of its followers are slow
-    stuck          a leader with waiting proposals makes progress if it commits, or if a voter stores more entries
-                   up to the end of the log at the last commit; later entries do not count, or a leader with a hung
-                   disk would remain while clients send requests; without progress for a long time, it resigns
+    stuck          a leader with waiting proposals resigns after a long time without progress; progress is a commit, or
+                   another entry stored by a voter, up to the end of the log at the last commit
 
+Later entries are not progress: with them, a leader with a hung disk would remain while clients send requests.
 Times are measured by the leader's own clock. Every delivered message counts as contact, so the rule is weaker than in
 the core: the core counts fewer messages and uses a shorter time.
 """
