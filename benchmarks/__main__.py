@@ -84,7 +84,7 @@ PARTS: Final[dict[str, Part]] = {
     "pipeline-floodfills": Part("pipeline_floodfills.measure", 3, on_request=True),
 }
 ON_FARM: Final = {"machine": 0, "commands": 15, "throughput": 5, "memory": 0, "failover": 5}
-"""The parts on the common farm, with their number of runs."""
+"""The measurement of the machine and the parts on the common farm, with their number of runs."""
 RUNS: Final = ON_FARM | {name: part.runs for name, part in PARTS.items()}
 GROUPS: Final = {
     group: [name for name in PARTS if name.startswith(f"{group}-")]
@@ -126,14 +126,15 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures a farm of real processes.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures farms of real processes.")
     usual = [name for name in RUNS if name not in PARTS or not PARTS[name].on_request]
     parser.add_argument(
         "names",
         nargs="*",
         choices=[*RUNS, *GROUPS, []],
         metavar="NAME",
-        help=f"parts: {', '.join(usual)}; only if named: {', '.join(name for name in RUNS if name not in usual)}; "
+        help=f"without names, these parts run: {', '.join(usual)}; "
+        f"only if named: {', '.join(name for name in RUNS if name not in usual)}; "
         f"collective names: {', '.join(GROUPS)}",
     )
     parser.add_argument("--base", help="consensus-step: another checkout or a commit, for comparison")
@@ -142,7 +143,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=_positive(float), default=3.0, help="length of a run of a load (3)")
     parser.add_argument("--json", type=Path, help="write the figures, including every run, to this file")
-    parser.add_argument("--directory", type=Path, help="directory of the farms' files, on the disk to measure")
+    parser.add_argument("--directory", type=Path, help="directory of the files of all parts, on the disk to measure")
     options = parser.parse_args()
     options.names = {part for name in options.names or usual for part in GROUPS.get(name, (name,))}
     if options.runs is not None and not any(RUNS[name] for name in options.names):

@@ -1,6 +1,6 @@
-"""`python -m benchmarks gossip`: the cost of gossip, and groups on real sockets when members die or stop.
+"""Groups of gossip on real sockets: idle, at their start, and when members die or stop.
 
-    speed, memory ─▶ whole node ─▶ idle ─▶ 50 nodes in one process ─▶ 12 processes, SIGKILL, with serf ─▶ 3 stopped
+    idle ─▶ 50 nodes in one process ─▶ 12 processes, SIGKILL, with serf ─▶ 3 stopped
 
 Processes are killed, stopped and restarted by the handles that started them. All sockets are bound to loopback. The
 parts with `-busy` repeat another part with ten busy processes on the same machine.

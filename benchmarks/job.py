@@ -1,7 +1,8 @@
 """A part of the benchmarks to measure: its directory, its number of runs, and the limits of the machine.
 
-Job ─▶ a part's function ─▶ figures
-a part without its programs raises `LeftOut`; the other parts continue
+    Job ─▶ a part's function ─▶ figures
+
+A part without its programs raises `LeftOut`; the other parts continue.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,13 +1,12 @@
 """A Garlic Farm quorum compared with a quorum of Apache Kafka's controllers: latency of a commit, failover.
 
     kraft-latency    consecutive writes, linger 0 and 25 ms (the default of both); the quorums take turns
-    kraft-scans      consecutive writes, alone and concurrently with a client that only queries (`kraft_scans`)
     kraft-failover   SIGKILL of the leader until a record of the next one is committed, by DescribeQuorum; concurrently
                      consecutive writes to Garlic Farm: the longest time without an acknowledgment
 
-`kraft_consumers` describes `kraft-consumers` and `kraft-memory`. `kraft_quorum` defines a write of each side, and the
-common settings. Both quorums run at the same time, and one of them receives writes. `make interop-kafka` installs
-Kafka's jars; without them, or without a JVM, the parts are skipped with the reason.
+`kraft_quorum` defines a write of each side, and the common settings. Both quorums run at the same time, and one of them
+receives writes. `make interop-kafka` installs Kafka's jars; without them or a Java development kit, the parts are left
+out.
 """
 
 import statistics

@@ -1,19 +1,11 @@
-"""The pipeline's figures: the source alone, log to tables compared with Parquet to tables, latency, a large backfill.
+"""The pipeline's figures: the source alone, log to tables compared with Parquet to tables, a large backfill.
 
     pipeline-source     the source `farm` over a directory, rows discarded: rows per second; goal 100,000
     pipeline-tables     log ──▶ tables, in turns with   Parquet of the same rows ──▶ the same parse, transform and write
                         ratio of the elapsed times, and of the processor times; goal: at most 1.5
-    pipeline-latency    a live run of a real farm by either engine: committed entry ──▶ row in the current state, cost;
-                        goals for the local engine: median at most 1.0 s, 8 % of a processor, 900 MiB
-    pipeline-refresh    a late minute of reports for a day of 1,000 routers: processor time to update all derived
-                        tables, goal 10 s
-    pipeline-farms      100 to 100,000 farms in one run (GARLICFARM_FARMS sets other numbers): a batch of one reporting
-                        period, the part of the driver, its memory, and the size of the offset
     pipeline-backfill   ten million entries (GARLICFARM_BACKFILL_ENTRIES sets another number): entries per second of the
                         base tables alone, and with all derived tables, and the memory of driver, JVM and workers
                         together; goals 20,000 and 12,000 entries/s, and below 3 GB
-    pipeline-contenders a backfill of 175,683 entries by each engine, in turns with short scripts for DuckDB, Polars and
-                        plain Spark; goal 20 s
 
 The log is the fictional farm of `pipeline generate`. Each part generates its own log, so it can run alone.
 """

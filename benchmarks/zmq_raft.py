@@ -4,7 +4,8 @@
     zmq-raft-failover     one closed loop of updates; SIGKILL of the leader; the longest time without an acknowledgment
 
 Both groups have the package's client, in Node; only the servers differ. Each group runs alone, with the package's
-default times (election 200 to 300 ms, heartbeats every 70 ms). `make interop-zmq` installs the package.
+default times (election 200 to 300 ms, heartbeats every 70 ms). `make interop-zmq` installs the package; without it,
+the parts are left out.
 """
 
 import statistics

@@ -90,7 +90,7 @@ def test_parts_of_command_have_their_functions() -> None:
         ("from bridge import absent_name", ImportError),
     ],
 )
-async def test_only_missing_package_leaves_part_out(
+async def test_part_is_left_out_only_without_a_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, expected: type[Exception]
 ) -> None:
     (tmp_path / "broken_part.py").write_text(line)
