@@ -58,6 +58,9 @@ SqlQuery: TypeAlias = Callable[[str], list[dict[str, Any]]]
 """Returns the rows of a small answer to one SELECT."""
 ATTEMPTS = 5
 _IS_GONE = (duckdb.IOException, FileNotFoundError)
+_RECORDED = {LOG: (*BASE_SPECS, RANGES_SPEC.name), EVENTS: (EVENTS,)}
+"""Tables that show a lost record of a query. The log's tables are compared even if only derived ones are read."""
+_WITHOUT_LOG = frozenset({EVENTS, ALERTS_SPEC.name, STATES_SPEC.name})
 LISTED_AT_ONCE = 8
 ROWS_AT_ONCE = 4_096
 TABLES: dict[str, pa.Schema] = {
@@ -290,7 +293,9 @@ def _refuse_other_record(
     """Raise TableDamagedError if a table has a batch that its record lacks."""
     for query, name in ((LOG, RANGES_SPEC.name), (EVENTS, EVENTS)):
         if (record := records[query]) is None:
-            names = [each for each in ((EVENTS,) if query == EVENTS else BASE_SPECS) if each in found]
+            # A table of another query does not need this record.
+            needs_record = not found.keys() <= _WITHOUT_LOG if query == LOG else EVENTS in found
+            names = _RECORDED[query] if needs_record else ()
             # Versions without a record of batches did not state the number of rows either.
             counted = (tables.batch(each, query) for each in names if tables.batch(each, HELD) != NOTHING_COMMITTED)
             last = max(counted, default=NOTHING_COMMITTED)

@@ -7,9 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline.cli.queries import query
+from pipeline.gold.tables import Gold
 from pipeline.lake import Lake
 from pipeline.repair.damage import examine
 from pipeline.repair.repairing import repair
+from pipeline.serve.query import QueryError, documents, stored_gaps
 from pipeline.source.farm import FarmDataSource
 from pipeline.tables.batch_notes import noted_batches
 from pipeline.tables.files import TableDamagedError
@@ -62,6 +64,22 @@ def test_lost_record_and_ranges_are_refused_until_repair(states: tuple[Path, Pat
     repair_from(output)
     assert counts_in(output) == counts_in(after)
     assert Lake(output, 60_000).first_entries == {two_days().cluster_id: 27}
+
+
+def test_queries_of_any_table_of_log_without_record_are_refused(states: tuple[Path, Path], tmp_path: Path) -> None:
+    output = shutil.copytree(states[-1], tmp_path / "tables")
+    Gold(output, 60_000).refresh(1)
+    (output / RECORD).unlink()
+    for is_without_ranges in (False, True):
+        if is_without_ranges:
+            shutil.rmtree(output / "ranges")
+        for table in ("ranges", "current_routers", "transitions", "router_health"):
+            result = CliRunner().invoke(query, [f"FROM {table}", "--output", str(output)])
+            assert (result.exit_code, f"{RECORD} does not belong" in result.output) == (1, True), result.output
+        with pytest.raises(QueryError, match="it is missing"):
+            stored_gaps(output)
+    # The alerting numbers its own commits.
+    assert documents(output, "SELECT count(*) AS n FROM alerts") == [{"n": 0}]
 
 
 @each_case("name", ["transitions", "current_watched", "watch_state"])
