@@ -37,7 +37,7 @@ from pipeline.alerts.alerting import Alerting
 from pipeline.gold.deriving import REST_TIMES, REST_TIMES_LOCAL, Deriving, running
 from pipeline.gold.tables import DEFAULT_WINDOW, SPECS, WINDOWS_SPEC, Gold, window_ms
 from pipeline.lake import EventsTable, Lake, record_earlier_events
-from pipeline.local.checkpoint import last_number
+from pipeline.local.checkpoint import CHECKPOINT, EVENTS_CHECKPOINT, last_number
 from pipeline.local.query import LocalQuery, WriteBatch
 from pipeline.output.buckets import Output
 from pipeline.output.documents import Document
@@ -84,7 +84,6 @@ CONTINUED = frozenset({3})
 """Earlier layouts that a run continues: the offset is whole, and the state of all farms is in one file."""
 LAYOUT_FILE = "layout.json"
 RANGE_FILE = "range.json"
-CHECKPOINT, EVENTS_CHECKPOINT = "checkpoint", "checkpoint-events"
 TABLES_OF: dict[str, tuple[str, ...]] = {
     CHECKPOINT: (*BASE_SPECS, RANGES_SPEC.name, "transitions", "watch_state", *SPECS, WINDOWS_SPEC.name),
     EVENTS_CHECKPOINT: (EVENTS,),

@@ -23,6 +23,8 @@ from pipeline.output.documents import Document, sync
 from pipeline.tables.batch_notes import RESTORE
 from pipeline.tables.files import TableDamagedError
 
+CHECKPOINT, EVENTS_CHECKPOINT = "checkpoint", "checkpoint-events"
+"""The checkpoints of an output directory."""
 KEPT: Final = 100
 _VERSION = "v1"
 _OFFSETS, _COMMITS = "offsets", "commits"
@@ -107,3 +109,9 @@ def read_offset(file: Output) -> SourceOffset | None:
     except ValueError:
         return None
     return offset if version == _VERSION and isinstance(offset, dict) else None
+
+
+def is_of_topic(checkpoint: Output) -> bool:
+    """Return True if a readable checkpoint has the offsets of a Kafka topic instead of the next entries of farms."""
+    offset = read_offset(checkpoint / _OFFSETS / str(last_number(checkpoint / _OFFSETS)))
+    return offset is not None and not offset.keys() & {"farms", "shards"}

@@ -8,15 +8,11 @@ cannot be corrected, since Spark's numbers of batches begin at 0 with each check
 the record begins new numbers. The next checkpoint's batch 0 follows the last batch of the tables, and reads from there.
 """
 
-import json
 from collections.abc import Mapping
 
-from pipeline.local.checkpoint import last_number
+from pipeline.local.checkpoint import EVENTS_CHECKPOINT, is_of_topic, last_number, read_offset
 from pipeline.output.buckets import Output
-from pipeline.output.documents import Document
-from pipeline.run import EVENTS_CHECKPOINT
 from pipeline.source.log_client import FarmLogError
-from pipeline.source.offsets import Offset
 from pipeline.tables.batch_notes import BatchNotes
 from pipeline.tables.offset_shards import OffsetShards
 
@@ -40,17 +36,11 @@ def checkpoint_fault(output: Output, name: str, notes: BatchNotes) -> str:
     for number in range(max(min(done, committed), 0), planned + 1):
         file = checkpoint / "offsets" / str(number)
         # Spark refuses to start with an empty file, which a power failure leaves.
-        offset = _offset(file)
+        offset = read_offset(file)
         is_whole = name == EVENTS_CHECKPOINT or offset is None or "shards" not in offset
         if offset is None or (not is_whole and _next_entries(file) is None):
             return f"its file offsets/{number} is missing or damaged"
     return "" if done < 0 or name == EVENTS_CHECKPOINT else _offsets_fault(checkpoint / "offsets" / str(done), notes)
-
-
-def is_of_topic(checkpoint: Output) -> bool:
-    """Return True if a readable checkpoint has the offsets of a Kafka topic instead of the next entries of farms."""
-    offset = _offset(checkpoint / "offsets" / str(last_number(checkpoint / "offsets")))
-    return offset is not None and not offset.keys() & {"farms", "shards"}
 
 
 def _offsets_fault(file: Output, notes: BatchNotes) -> str:
@@ -68,7 +58,7 @@ def _offsets_fault(file: Output, notes: BatchNotes) -> str:
 def _topic_fault(file: Output, notes: BatchNotes) -> str:
     """Compare the next offset of a topic: the number of the last index before it, which may not be in the topic."""
     try:
-        through = max(int(end) for partitions in (_offset(file) or {}).values() for end in partitions.values())
+        through = max(int(end) for partitions in (read_offset(file) or {}).values() for end in partitions.values())
     except (AttributeError, TypeError, ValueError):
         return f"its file offsets/{file.name} is damaged"
     for farm, entry in notes.next_entries().items():
@@ -88,19 +78,10 @@ def set_aside(output: Output, name: str) -> Output | None:
     return path.rename(aside)  # type: ignore[arg-type]
 
 
-def _offset(file: Output) -> Offset | None:
-    """Return the offset of the source from a file of Spark: version, metadata, and the offset."""
-    try:
-        offset = json.loads((Document(file).read() or b"").decode().splitlines()[2])
-    except (ValueError, IndexError):
-        return None
-    return offset if isinstance(offset, dict) else None
-
-
 def _next_entries(file: Output) -> Mapping[str, int] | None:
     """Return the next entry of each farm."""
     try:
-        offset = OffsetShards(file.parent.parent).loaded(_offset(file) or {})
+        offset = OffsetShards(file.parent.parent).loaded(read_offset(file) or {})
         return {str(farm): int(entry) for farm, entry in offset["farms"].items()}
     except (FarmLogError, ValueError, KeyError, AttributeError, TypeError):
         return None

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.gold.tables import SPECS as DERIVED_SPECS
+from pipeline.local.checkpoint import CHECKPOINT, EVENTS_CHECKPOINT
 from pipeline.output.buckets import Output
 from pipeline.repair.checkpoint import checkpoint_fault
 from pipeline.repair.record import COUNTED, CURRENT_FROM_BASE, REPAIRABLE, lost_files, record_of
-from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
 from pipeline.tables.batch_notes import BatchNotes, Range
 from pipeline.tables.delta import StoredFile, Table, TableSpec
 from pipeline.tables.files import DAY, TableDamagedError, read_file
@@ -91,6 +91,7 @@ def examine(output: Output) -> Damage:
     lost_by_table: dict[str, tuple[StoredFile, ...]] = {}
     inexact: list[TableSpec] = []
     counts: dict[tuple[str, date | None, str], int] = {}
+    spans: dict[tuple[str, date | None], Range] = {}
     ranges = RANGES_SPEC.schema.empty_table()
     for spec in (*REPAIRABLE, *CURRENT_FROM_BASE):
         try:
@@ -107,10 +108,10 @@ def examine(output: Output) -> Damage:
         if table.lacks_rows() or is_older:
             inexact.append(spec)
         if spec.name in BASE_SPECS:
-            _count(table, readable, interrupted, counts)
+            _count(table, readable, interrupted, counts, spans)
         elif spec is RANGES_SPEC:
             ranges = _before(table.rows(readable), interrupted, "first_index")
-    found = _lost_ranges(ranges, counts, notes.next_entries(), of_topic=notes.of_topic)
+    found = _lost_ranges(ranges, counts, spans, notes.next_entries(), of_topic=notes.of_topic)
     fault = "" if record.fault else checkpoint_fault(output, CHECKPOINT, notes)
     return Damage(
         tuple(unreadable),
@@ -174,18 +175,23 @@ def _count(
     files: Iterable[StoredFile],
     interrupted: Mapping[str, int],
     counts: dict[tuple[str, date | None, str], int],
+    spans: dict[tuple[str, date | None], Range],
 ) -> None:
-    """Add the rows of a base table, by farm and day."""
+    """Add the rows of a base table and their indexes, by farm and day."""
     for file in files:
         rows = _before(read_file(table.root, file.path, COUNTED), interrupted, "index")
-        for each in pc.value_counts(rows.column("farm")).to_pylist():
-            key = (each["values"], file.day, table.spec.name)
-            counts[key] = counts.get(key, 0) + each["counts"]
+        found = rows.group_by("farm").aggregate([("index", "count"), ("index", "min"), ("index", "max")])
+        for each in found.to_pylist():
+            farm, this = each["farm"], Range(each["index_min"], each["index_max"])
+            key = (farm, file.day, table.spec.name)
+            counts[key] = counts.get(key, 0) + each["index_count"]
+            spans[farm, file.day] = _union(spans.get((farm, file.day), this), this)
 
 
 def _lost_ranges(
     ranges: pa.Table,
     counts: Mapping[tuple[str, date | None, str], int],
+    row_spans: Mapping[tuple[str, date | None], Range],
     next_entries: Mapping[str, int],
     *,
     of_topic: bool,
@@ -193,7 +199,8 @@ def _lost_ranges(
     rows = ranges.select(["farm", "name", "kind", "first_index", "last_index", "row_count", DAY]).to_pylist()
     limits: dict[str, date] = {}
     differences = {key: -count for key, count in counts.items()}
-    spans: dict[tuple[str, date | None], Range] = {}
+    # A lost file of `ranges` may have been the only one with a farm's entries of a day. Early versions had no `ranges`.
+    spans = dict(row_spans) if rows else {}
     read: dict[str, list[Range]] = {}
     for row in rows:
         farm, day = row["farm"], row[DAY]

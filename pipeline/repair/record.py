@@ -5,8 +5,7 @@
 
 The tables do not prove which checkpoint belongs to them, so a made record always begins new numbers. The last entry of
 a farm is the highest index in any table. So no row is read twice, and `examine` finds the rows before it that a table
-lacks. A made record states that all tables have the last batch, so tables without it are counted or made
-again.
+lacks. A made record states that all tables have the last batch, so tables without it are counted or made again.
 """
 
 from collections.abc import Mapping
@@ -17,9 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.gold.tables import WINDOWS_SPEC
+from pipeline.local.checkpoint import CHECKPOINT, is_of_topic
 from pipeline.output.buckets import Output
-from pipeline.repair.checkpoint import is_of_topic
-from pipeline.run import CHECKPOINT
 from pipeline.tables.batch_notes import BatchNotes, Continuity
 from pipeline.tables.current import SPECS as CURRENT_SPECS
 from pipeline.tables.delta import NOTHING_COMMITTED, StoredFile, Table

@@ -24,12 +24,11 @@ import pyarrow.compute as pc
 from pipeline.decode.columns import record_batches
 from pipeline.feedback.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
 from pipeline.gold.tables import SPECS as DERIVED_SPECS
-from pipeline.local.checkpoint import StoredCheckpoint
+from pipeline.local.checkpoint import CHECKPOINT, EVENTS_CHECKPOINT, StoredCheckpoint
 from pipeline.output.buckets import Output
 from pipeline.repair.checkpoint import set_aside
 from pipeline.repair.damage import Damage, LostRange, examine, is_damaged
 from pipeline.repair.record import CURRENT_FROM_BASE, REPAIRABLE, WATCH, lost_files, record_of, stored_notes
-from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
 from pipeline.source.farms import SelectedLog, StreamFarms
 from pipeline.source.log_client import FarmLogError, shortened
 from pipeline.tables.batch_notes import BatchNotes

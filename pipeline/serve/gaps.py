@@ -8,9 +8,9 @@ files have another number of rows than its last commit states, or which ends bef
 The dates of missing entries are unknown, so a gap has the days of the entries before and after it.
 
 A topic lacks the entries that are not for its readers, inside batches and between them. So if the record of batches
-names a topic as their source, only the rows of kind `gone` are gaps. Spark reads a topic's offsets without a gap, and
-stops if the topic has lost records. The record of batches refuses a checkpoint with other numbers than the tables.
-Entries before the first one read are not a gap: a run may begin anywhere in the log.
+or the checkpoint shows that their source is a topic, only the rows of kind `gone` are gaps. Spark reads a topic's
+offsets without a gap, and stops if the topic has lost records. The record of batches refuses a checkpoint with other
+numbers than the tables. Entries before the first one read are not a gap: a run may begin anywhere in the log.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from pipeline.local.checkpoint import CHECKPOINT, is_of_topic
 from pipeline.output.buckets import Output
 from pipeline.tables.batch_notes import noted_batches
 from pipeline.tables.specs import LOG
@@ -90,8 +91,12 @@ class Gap:
 
 def gaps_of(output: Output, run_query: Callable[[str], list[dict[str, Any]]]) -> tuple[Gap, ...]:
     """Return all gaps, by farm and index. Raise TableDamagedError."""
-    found, record = [Gap(**row) for row in run_query(GAPS_SQL)], noted_batches(output, LOG)
-    of_topic = record is not None and record.of_topic
+    found = [Gap(**row) for row in run_query(GAPS_SQL)]
+    if not found:
+        return ()
+    record = noted_batches(output, LOG)
+    # Earlier versions did not record the kind of source.
+    of_topic = (record is not None and record.of_topic) or is_of_topic(output / CHECKPOINT)
     return tuple(each for each in found if each.is_gone or not of_topic)
 
 

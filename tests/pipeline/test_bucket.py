@@ -36,14 +36,14 @@ from pipeline.cli.options import LOCAL, SPARK, Engine
 from pipeline.cli.places import Nodes, Topic
 from pipeline.gold.sources import Sources
 from pipeline.lake import alone_in
-from pipeline.local.checkpoint import StoredCheckpoint
+from pipeline.local.checkpoint import CHECKPOINT, StoredCheckpoint
 from pipeline.output import data_files, leases
 from pipeline.output.buckets import SCHEME, BucketError, BucketPath, OvertakenError, output_of, refuse_unconditional
 from pipeline.output.documents import Document
 from pipeline.output.leases import LIFETIME_S, LOOK_S, Lease, leased
 from pipeline.repair.checkpoint import checkpoint_fault
 from pipeline.repair.damage import examine, is_damaged
-from pipeline.run import CHECKPOINT, RunSettings, run_once, start_query
+from pipeline.run import RunSettings, run_once, start_query
 from pipeline.serve import query
 from pipeline.serve.query import QueryError, documents, of_one_version
 from pipeline.serve.views import view_statements

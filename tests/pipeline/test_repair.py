@@ -18,15 +18,16 @@ from pipeline.cli.repair import repair as repair_command
 from pipeline.gold.answers import answer_sql
 from pipeline.gold.tables import SPECS, WINDOWS_SPEC, Gold
 from pipeline.lake import EventsTable, Lake
+from pipeline.local.checkpoint import EVENTS_CHECKPOINT
 from pipeline.repair.damage import examine
 from pipeline.repair.repairing import repair
-from pipeline.run import CONTINUED, EVENTS_CHECKPOINT, LAYOUT, LAYOUT_FILE, claim_layout
+from pipeline.run import CONTINUED, LAYOUT, LAYOUT_FILE, claim_layout
 from pipeline.serve.query import QueryError, documents, query_result
 from pipeline.source.farm import FarmDataSource
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables import current
 from pipeline.tables.batch_notes import BatchNotes, Continuity, noted_batches
-from pipeline.tables.delta import Table, TableSpec, stored_rows
+from pipeline.tables.delta import Table, TableSpec, stored_files, stored_rows
 from pipeline.tables.files import TableDamagedError
 from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC, STATES_SPEC
 from tests.effort import each_case, few_of, over_seeds
@@ -102,6 +103,15 @@ def truncate_file(table: str) -> Damaging:
     return lambda output: min((output / table).rglob("*.parquet")).write_bytes(b"half")
 
 
+def remove_batch(table: str, batch: int) -> Damaging:
+    def damage(output: Path) -> None:
+        for file in stored_files(output / table):
+            if file.batch == batch:
+                (output / table / file.path).unlink()
+
+    return damage
+
+
 def empty_offsets(number: int) -> Damaging:
     return lambda output: (output / "checkpoint" / "offsets" / str(number)).write_bytes(b"")
 
@@ -120,6 +130,8 @@ DAMAGES = {
     "empty-commit-of-ranges": empty_commit("ranges", 2),
     "lost-last-commit-of-ranges": drop_commit("ranges"),
     "damaged-log-of-ranges": damage_commit("ranges"),
+    "lost-batch-of-ranges": remove_batch("ranges", 0),
+    "lost-day-of-ranges": remove("ranges/day=2026-01-01"),
     "lost-table": remove("reports"),
     "lost-current-state": drop_commit("current_routers"),
     "lost-current-farm": damage_commit("current_farm"),
@@ -160,7 +172,11 @@ def undamaged_rows(undamaged: Path) -> Rows:
 
 @pytest.mark.parametrize(
     "damage",
-    few_of(DAMAGES, "damaged-file", "damaged-log-of-ranges", "lost-checkpoint", "lost-record-and-table"),
+    few_of(
+        DAMAGES,
+        *("damaged-file", "damaged-log-of-ranges", "lost-batch-of-ranges", "lost-day-of-ranges"),
+        *("lost-checkpoint", "lost-record-and-table"),
+    ),
 )
 def test_damaged_tables_are_refused_and_repaired(damage: Damaging, output: Path, undamaged_rows: Rows) -> None:
     damage(output)

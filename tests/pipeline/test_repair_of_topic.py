@@ -17,7 +17,7 @@ from pipeline.gold.answers import answer_sql
 from pipeline.repair.damage import examine
 from pipeline.repair.repairing import repair
 from pipeline.run import claim_layout
-from pipeline.serve.query import documents
+from pipeline.serve.query import documents, stored_gaps
 from pipeline.source.farms import OneFarm, Place
 from pipeline.source.kafka import SERVERS, TopicRanges
 from pipeline.source.log_client import FarmLogError
@@ -73,8 +73,8 @@ def topic(first: int = 0, end: int = 26, cluster: str = two_days().cluster_id) -
         columns = SimpleNamespace(toArrow=lambda: pa.Table.from_batches([records(*found)] if found else [], SCHEMA))
         return SimpleNamespace(load=lambda: SimpleNamespace(selectExpr=lambda *_: columns))
 
-    def offsets(asked: Mapping[Any, int]) -> Any:
-        return SimpleNamespace(partitionResult=lambda each: reply(SimpleNamespace(offset=lambda: asked[each])))
+    def offsets(requested: Mapping[Any, int]) -> Any:
+        return SimpleNamespace(partitionResult=lambda each: reply(SimpleNamespace(offset=lambda: requested[each])))
 
     session = MagicMock()
     clients = session._jvm.org.apache.kafka.clients.admin
@@ -95,13 +95,23 @@ def rows_in(output: Path) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-@each_case("damaged", ["reports", "ranges", "checkpoint"])
+@each_case("damaged", ["reports", "ranges", "ranges/day=2026-01-01", "checkpoint"])
 def test_tables_of_topic_are_repaired_from_topic(damaged: str, of_topic: Path, tmp_path: Path) -> None:
     output = shutil.copytree(of_topic, tmp_path / "tables")
     shutil.rmtree(output / damaged)
     assert examine(output)
     repair(output, topic(), lambda _: None)
     assert (rows_in(output), bool(examine(output))) == (rows_in(of_topic), False)
+    assert not any(row["surplus_rows"] for row in documents(output, answer_sql("completeness")))
+
+
+def test_tables_of_topic_with_record_of_earlier_version_have_no_gap(of_topic: Path, tmp_path: Path) -> None:
+    output = shutil.copytree(of_topic, tmp_path / "tables")
+    record = output / "batches-log.json"
+    noted = json.loads(record.read_text())
+    assert noted.pop("ofTopic")
+    record.write_text(json.dumps(noted))
+    assert stored_gaps(output) == ()
 
 
 def test_part_without_records_is_read(of_topic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

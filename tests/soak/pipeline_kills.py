@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 
 from pipeline.load_model import EPOCH_MS
-from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
+from pipeline.local.checkpoint import CHECKPOINT, EVENTS_CHECKPOINT
 from tests.processes import END_S
 from tests.soak.pipeline_tables import (
     differences,

@@ -23,8 +23,8 @@ from random import Random
 from typing import TypeAlias
 
 from pipeline.gold.answers import answer_sql
+from pipeline.local.checkpoint import CHECKPOINT, EVENTS_CHECKPOINT
 from pipeline.output.buckets import Output
-from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
 from pipeline.serve.query import QueryError, documents, query_result
 from pipeline.tables.specs import BASE_SPECS, EVENTS_SPEC, RANGES_SPEC
 from tests.processes import END_S
