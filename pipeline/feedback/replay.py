@@ -10,7 +10,8 @@ effect, damped and expired as in the farm. Such an entry needs an index between 
 are doubled internally.
 
 The past does not show how clients would have reacted: reports stay unchanged, regardless of the factors. So the result
-shows the speed, the extent and the cost of a setting's changes of factors, but not the stability of the feedback loop.
+shows the speed, the extent and the cost of a setting's changes of factors. It does not show the stability of the
+feedback loop.
 
 A server is *bad* in a window if it reported for less than half of the window, if its leaves were healthy for less than
 half of it, or if its median job lag was more than half of `LAG_WORST_MS`. The *weight* of a leaf is 1 / factor: clients

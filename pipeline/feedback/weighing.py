@@ -57,7 +57,7 @@ class Setting:
     period_weight: float = 0.2
     """The weights of a new report, and of a new period, in the smoothed figures."""
     change_min: float = 0.05
-    """The least change of a factor that causes an entry."""
+    """A change must be greater to cause an entry."""
     pause_periods: int = 10
     """The least number of reporting periods between two entries; the pause is never longer than `PAUSE_MAX_MS`."""
 

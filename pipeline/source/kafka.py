@@ -197,7 +197,7 @@ def _requested(
     except Py4JJavaError as error:
         cause = error.java_exception.getCause() or error.java_exception
         message = cause.getMessage() or cause.toString()
-        raise FarmSilentError(f"no broker at {options.get(SERVERS)} replies: {message}") from error
+        raise FarmSilentError(f"the brokers at {options.get(SERVERS)} refused or did not reply: {message}") from error
     finally:
         admin.close(java.java.time.Duration.ZERO)
 

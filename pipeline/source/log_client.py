@@ -37,6 +37,10 @@ LOG_TIME_END_MS = 2**32 * 1000
 _NUMBERS_END = 2**63
 _SHOWN = 100
 SHOWN_MAX = 20
+_WITHOUT_CLUSTER = (
+    "it has not joined a cluster yet: `garlicfarm status` shows a leader when it has. If it shows one now, update this"
+    " node: its version does not send the id of its cluster with the log"
+)
 
 COMPACTED = (
     "start again with a new output directory: from the oldest entry that a node still has (the default), or with"
@@ -236,16 +240,15 @@ def _is_unreachable(error: Exception) -> bool:
 def _status(node: Endpoint) -> LogStatus:
     page = _page(node, 1, 0)  # the first entry may be a large one
     if page.cluster is None:
-        raise ValueError(
-            "it has not joined a cluster yet: `garlicfarm status` shows a leader when it has. If it shows one now,"
-            " update this node: its version does not send the id of its cluster with the log"
-        )
+        raise ValueError(_WITHOUT_CLUSTER)
     return LogStatus(page.cluster, page.first_index, page.commit_index, node.address)
 
 
 def _check_same(found: str | None, cluster: str | None) -> None:
+    if cluster is not None and found is None:
+        raise ValueError(_WITHOUT_CLUSTER)
     if cluster is not None and found != cluster:
-        raise _ForeignError(f"belongs to {f'the cluster {found}' if found else 'no cluster'}, not to {cluster}")
+        raise _ForeignError(f"belongs to the cluster {found}, not to {cluster}")
 
 
 def _entries(node: Endpoint, first: int, limit: int, cluster: str | None) -> tuple[LogEntry, ...]:

@@ -4,8 +4,8 @@
     events    its batches are in the table `events`, numbered separately from the log's
     alerts    is written by the alerting, after its own changes
 
-Writers and readers of a table both need its columns. They are declared in this module, which all of them import, so
-that a query does not load the watch or the alerting to learn the names of columns.
+Writers and readers of a table both need its columns, and import them from this module. So a query does not load the
+watch or the alerting for the names of columns.
 """
 
 import pyarrow as pa

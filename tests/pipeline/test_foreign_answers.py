@@ -52,7 +52,7 @@ def page(*entries: object, **other: Any) -> dict[str, Any]:
         (page(entry(), commitIndex=2**63), "malformed"),
         (page(entry(), clusterId=7), "malformed"),
         (page(entry(), clusterId=""), "malformed"),
-        (page(entry(), clusterId=None), "belongs to no cluster"),
+        (page(entry(), clusterId=None), "has not joined a cluster yet"),
         (page(entry(), clusterId="ff"), "belongs to the cluster ff"),
         (page(entry(), firstIndex=True), "malformed"),
         (page(entry(term=2**63)), "malformed"),
