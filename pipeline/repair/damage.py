@@ -199,7 +199,7 @@ def _lost_ranges(
     rows = ranges.select(["farm", "name", "kind", "first_index", "last_index", "row_count", DAY]).to_pylist()
     limits: dict[str, date] = {}
     differences = {key: -count for key, count in counts.items()}
-    # A lost file of `ranges` may have been the only one with a farm's entries of a day. Early versions had no `ranges`.
+    # The lost file of `ranges` may be the only one with a day's entries. Early versions did not write `ranges`.
     spans = dict(row_spans) if rows else {}
     read: dict[str, list[Range]] = {}
     for row in rows:

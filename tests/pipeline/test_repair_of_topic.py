@@ -105,7 +105,7 @@ def test_tables_of_topic_are_repaired_from_topic(damaged: str, of_topic: Path, t
     assert not any(row["surplus_rows"] for row in documents(output, answer_sql("completeness")))
 
 
-def test_tables_of_topic_with_record_of_earlier_version_have_no_gap(of_topic: Path, tmp_path: Path) -> None:
+def test_stored_gaps_of_topic_of_earlier_version_are_empty(of_topic: Path, tmp_path: Path) -> None:
     output = shutil.copytree(of_topic, tmp_path / "tables")
     record = output / "batches-log.json"
     noted = json.loads(record.read_text())
