@@ -2,7 +2,7 @@
 
 A paragraph is a command line, a line of four dashes, and the effects; `#` begins a comment. Only commands cause events:
 messages wait for delivery, and clocks stop until a command advances them. A command is a method `_do_…` of `Story`,
-whose docstring begins with an example; brackets contain optional words. Effects have these forms:
+whose docstring has an example; brackets contain optional words. Effects have these forms:
 
     1: persist term 2 vote 1; from 3 cut; 3..4 of terms 2 2        effects: server 1's actions
     1->2: append term 2 after 2/1 of terms 2, commit 1             a sent message; `(held)` if it waits for the disk
@@ -275,7 +275,7 @@ class Story:
         self._start(int(words[0]), *self._down.pop(int(words[0])))
 
     def _do_logs(self, _words: list[str]) -> None:
-        """`logs`: show the terms in each log, and the commit index."""  # noqa: D401 - an example is first
+        """Show the terms in each log, and the commit index: `logs`."""
         for number, actor in self._actors.items():
             about = actor.core.describe()
             first = about.log_start.index + 1
@@ -284,7 +284,7 @@ class Story:
             self._lines.append(f"{number}: terms {_terms(terms)}{after}, commit {about.commit_index}")
 
     def _do_roles(self, _words: list[str]) -> None:
-        """`roles`: show role, term and leader of each server."""
+        """Show role, term and leader of each server: `roles`."""
         for number, actor in self._actors.items():
             about = actor.core.describe()
             self._lines.append(f"{number}: {about.role.value} term {about.term}, leader {about.leader or 'unknown'}")

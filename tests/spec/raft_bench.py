@@ -224,7 +224,7 @@ class Bench:
         return self.expire()
 
     def lead(self) -> Self:
-        """Campaign without pre-vote and win with all votes; return this bench with the effects of the last vote."""
+        """Campaign without pre-vote and win with all votes; return this bench with the effects of all votes."""
         self.campaign()
         self.grant(*sorted(self.about.configuration.voter_ids - {self.own_id}))
         assert self.about.role is Role.LEADER
