@@ -51,8 +51,8 @@ run: $(VENV)/base.stamp
 
 # Five runs at the same time. Tests with real processes mostly wait, so they have four workers; the tests with Spark share
 # one JVM and one process. The other tests use the processors that they leave: `nice` prefers the real processes, which
-# would fail without processor time. These runs have no workers of xdist, because each worker would collect all tests of
-# its run. Each run's output appears at its end. A failed run does not prevent the others.
+# would fail without processor time. Each worker of a run collects all tests of the run, so the tests are in several runs
+# with few workers. Each run's output appears at its end. A failed run does not prevent the others.
 # tests/conftest.py groups and orders tests. TESTS="tests/spec tests/wire" runs some tests.
 test: $(VENV)/all.stamp
 ifdef TESTS
@@ -72,7 +72,7 @@ test-spark: $(VENV)/all.stamp
 
 COMPUTING := nice -n 3 $(BIN)/python -m pytest -q -m "not soak and not interop and not packages"
 test-node test-pipeline: test-%: $(VENV)/all.stamp
-	$(COMPUTING) tests/$*
+	$(COMPUTING) -n 2 tests/$*
 
 test-others: $(VENV)/all.stamp
 	$(COMPUTING) $(patsubst %,--ignore tests/%,end_to_end interop node pipeline spark)

@@ -57,12 +57,14 @@ NOT_TYPED: Final = {
     **dict.fromkeys(
         ("node admit-client", "node remove-client", "publish cost", "publish exclude", "publish force"), _PROGRAM
     ),
+    "confirm-cluster": "its text requires two clusters of one farm; the end-to-end test of a copied key runs it",
     "invite new": "it needs a new machine; the action INVITE_AND_LEAVE does the same",
     "keys rotate": "its text requires an interrupted rotation; the action ROTATE repeats it until it ends",
     "leave": "its text requires a node that leaves a founding; no trial has one",
     "recover": "its text requires the loss of a majority or of a state; the action RECOVER does the same",
     "servers restore": "its text requires a removed server that must return; the action LEAVE does the same",
     "transfer": "its text requires an unknown leader of a new node; the clients of a trial do the same",
+    "withdraw": "its text requires a founding that cannot end; no trial has one",
 }  # fmt: skip
 """The other commands, and the reasons."""
 _OF_FILES: Final[dict[str, Callable[[str, str], object]]] = {
