@@ -26,6 +26,7 @@ from consensus.protocols.zmq_raft.wire.entries import entry_frame, read_entries
 from consensus.protocols.zmq_raft.wire.messages import UpdateCommitted, UpdateExpired
 from tests.node.test_zmq_raft_replicated_log import commit, final_index, group_of
 from tests.node.zmq_raft_group import Node, request_id, until
+from tests.processes import hold_for_threads
 
 HOUR_S = 3600
 ENTRY = Struct(">QI")
@@ -141,6 +142,7 @@ async def test_returning_peer_gets_snapshot_and_following_entries(tmp_path: Path
 
 async def test_large_log_compacted_when_enough_ids_expired(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The log is not compacted while ids are fresh, nor again before enough further ids have expired."""
+    hold_for_threads(autojump_clock)  # A thread writes the file.
     reports: list[Compacted | CompactionFailed] = []
     async with group_of(tmp_path, 1) as (group, leader), trio.open_nursery() as nursery:
         nursery.start_soon(compaction(leader, tmp_path, reports).run)
@@ -229,6 +231,7 @@ async def test_program_whose_output_cannot_be_written_raises_os_error(code: int)
 
 async def test_failed_compaction_reported_without_changing_log(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The next attempt follows after a delay."""
+    hold_for_threads(autojump_clock)  # A thread writes the file.
     reports: list[Compacted | CompactionFailed] = []
 
     class Failing:
@@ -244,7 +247,6 @@ async def test_failed_compaction_reported_without_changing_log(tmp_path: Path, a
         options = CompactionOptions(log_bytes=1, min_entries=1)
         compacting = Compaction(leader.server, leader.machine, Failing(), tmp_path / "making", reports.append, options)
         nursery.start_soon(compacting.run)
-        # A thread writes the file, and the simulated clock does not wait for it.
         await until(lambda: bool(reports))
         await trio.sleep(60)
         assert reports == [CompactionFailed("no")]
