@@ -52,7 +52,7 @@ run: $(VENV)/base.stamp
 # Five runs at the same time. Tests with real processes mostly wait, so they have four workers; the tests with Spark share
 # one JVM and one process. The other tests use the processors that they leave: `nice` prefers the real processes, which
 # would fail without processor time. Each worker of a run collects all tests of the run, so the tests are in several runs
-# with few workers. Each run's output appears at its end. A failed run does not prevent the others.
+# with two workers. Each run's output appears at its end. A failed run does not prevent the others.
 # tests/conftest.py groups and orders tests. TESTS="tests/spec tests/wire" runs some tests.
 test: $(VENV)/all.stamp
 ifdef TESTS
@@ -70,9 +70,9 @@ test-waiting: $(VENV)/all.stamp
 test-spark: $(VENV)/all.stamp
 	$(BIN)/python -m pytest -q --timeout 600 -o faulthandler_timeout=900 -m "not soak and not interop" tests/spark
 
-COMPUTING := nice -n 3 $(BIN)/python -m pytest -q -m "not soak and not interop and not packages"
+COMPUTING := nice -n 3 $(BIN)/python -m pytest -q -n 2 -m "not soak and not interop and not packages"
 test-node test-pipeline: test-%: $(VENV)/all.stamp
-	$(COMPUTING) -n 2 tests/$*
+	$(COMPUTING) tests/$*
 
 test-others: $(VENV)/all.stamp
 	$(COMPUTING) $(patsubst %,--ignore tests/%,end_to_end interop node pipeline spark)
