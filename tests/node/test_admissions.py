@@ -269,7 +269,7 @@ def admitted(raft_id: int, by: int, *, unseen_since_ms: int | None = None) -> Ad
 
 
 async def test_raft_id_after_lapse_and_readmission_survives_replay(tmp_path: Path) -> None:
-    # Given a node, admitted as server 5, that never came alive and is now announced as server 9
+    # Given a node, admitted as server 5, that never became active and is now announced as server 9
     notes, fake = AdmissionStore(tmp_path, FOUNDING, C, founded=False), FakeFarm()
     await notes.store_announced(9)
     first, second = admitted(5, 1, unseen_since_ms=10), admitted(9, 1, unseen_since_ms=90)

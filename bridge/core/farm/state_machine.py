@@ -439,7 +439,7 @@ def _of_author(mark: str, author: Author, request: RequestId) -> RequestId:
 
 
 def _author_alive(state: FarmState, entry: ProvenRecord) -> FarmState:
-    """Record that an identity has come alive, because one of its entries has an effect."""
+    """Record that an identity has become active, because one of its entries has an effect."""
     if entry.author is None or isinstance(entry.record, Foreign):
         return state
     record, author_id = entry.record, entry.author.node_id

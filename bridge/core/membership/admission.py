@@ -4,7 +4,7 @@
     admission    the leader's entry: this identity, under this name         ──▶ the next unused Raft id
     approval     an operator's entry: another identity takes this name      ──▶ the previous identity is RETIRED
     eviction     an operator's entry about this identity          ──▶ it is EVICTED  (`bridge.core.membership.eviction`)
-    a clock      an identity has not come alive since its admission         ──▶ LAPSED, its row is deleted
+    a clock      an identity has not become active since its admission      ──▶ LAPSED, its row is deleted
 
 docs/explanation/changing-servers.md ("Raft ids") has the rules for ids, lapses, names and shares.
 
@@ -33,7 +33,7 @@ ENTRY_BYTES_MAX = 768
 """Limit of an admission or approval with its proof. The state and handshakes (in base64) carry these bytes. A normal
 one has less than 450 bytes; with unknown JSON fields it could grow to 64 KiB, in each of a thousand rows."""
 LAPSE_MS = 1_800_000
-"""Log time within which an admitted identity must come alive.
+"""Log time within which an admitted identity must become active.
 
 A newly approved node needs seconds; half an hour is enough for a large log over a slow line. The limit also protects
 the 1,024 places: with one automatic admission in each reporting period of 30 s, only about sixty admissions are pending
@@ -50,7 +50,7 @@ class Standing(Enum):
     EVICTED = "evicted"
     """An operator evicted it."""
     LAPSED = "lapsed"
-    """Never came alive. Only the row of the highest Raft id has this value."""
+    """Never became active. Only the row of the highest Raft id has this value."""
 
 
 class Admitted(Struct, frozen=True):
@@ -63,8 +63,8 @@ class Admitted(Struct, frozen=True):
     entry: bytes = b""
     """The signed entry that first admitted it, an admission or an approval; empty for a founder."""
     unseen_since_ms: int | None = None
-    """Log time of its admission, plus later time that does not count as absence; None once it has come alive, and for a
-    founder."""
+    """Log time of its admission, plus later time that does not count as absence; None for a founder,
+    and once it has become active."""
 
     @property
     def is_member(self) -> bool:
@@ -103,7 +103,7 @@ class ServerRetired(Struct, frozen=True):
 
 
 class AdmissionLapsed(Struct, frozen=True):
-    """The identity never came alive under this Raft id: its place is free, and the id is never assigned again."""
+    """The identity never became active under this Raft id: its place is free, and the id is never assigned again."""
 
     server_id: int
     node_id: bytes
@@ -204,7 +204,7 @@ def _full(admitted: Mapping[int, Admitted], node_id: bytes) -> str | None:
 
 
 def came_alive(admitted: Mapping[int, Admitted], server_ids: Collection[int]) -> Mapping[int, Admitted]:
-    """Return the table after these servers have come alive."""
+    """Return the table after these servers have become active."""
     seen = {
         server_id: replace(each, unseen_since_ms=None)
         for server_id in server_ids

@@ -236,7 +236,7 @@ class _Moment(Struct, frozen=True):
         return out and server_id != self.group.own_id
 
     def _is_well(self, server_id: int) -> bool:
-        """Return True if the server will probably remain: it answers, and is neither leaving nor dead."""
+        """Return True if the server will probably remain: it replies, and is neither leaving nor dead."""
         if server_id == self.group.own_id:
             return True
         going = self._left(server_id) or self._is_out(server_id) or server_id in self.dead_since

@@ -11,8 +11,8 @@ deleted. Retired and evicted identities are kept in the same way. So handshakes 
 
 A member's notice of this node's Raft id is stored separately from the log's admissions. The announced id is
 provisional: the log replaces it, and before there is a log, a later notice replaces it. The id in the log is used after
-the identity has come alive under it (`own`). A node that replays its log may apply an admission that lapsed later, and
-must not use the lapsed id.
+the identity has become active under it (`own`). A node that replays its log may apply an admission that lapsed later,
+and must not use the lapsed id.
 
 Members do not send Raft ids to founders. A founder without a record of the founding has lost its promise and its vote,
 so it stays an observer. For the same reason an id in the present group is not announced to a node: the result of an
