@@ -32,6 +32,7 @@ from consensus.protocols.kraft.wire.entries import (
     leader_head,
 )
 from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
+from consensus.storage.checksum import crc32c
 from consensus.storage.records import RecordError
 from consensus.storage.snapshot_form import SnapshotReading
 from tests.effort import each_case
@@ -329,6 +330,40 @@ def test_leader_change_with_extra_fields_stays_raw_control_entry() -> None:
     [entry] = entries_of(data, LogId(0, 0))
     assert entry.kind is EntryKind.CONTROL
     assert batches_of(1, (entry,)) == data
+
+
+@pytest.mark.parametrize(
+    ("times", "is_read"),
+    [
+        ((0, 2**62, 2**62 - 2**63 + 1), True),
+        ((0, 2**62, 2**62 - 2**63), False),
+        ((2**63 - 1, 0), True),
+        ((2**63 - 1, -1), False),
+    ],
+)
+def test_times_of_read_batch_fit_into_later_batches(times: tuple[int, ...], *, is_read: bool) -> None:
+    data = encode_batch(RecordBatch(0, 1, tuple(Record(each, None, b"v") for each in times)))
+    if not is_read:
+        with pytest.raises(KafkaWireError, match="the records of a batch have times"):
+            read_batches(data)
+        return
+    [batch] = read_batches(data)
+    entries = tuple(Entry(1, EntryKind.COMMAND, each) for each in data_of(batch))
+    for first in range(len(entries)):
+        part = batches_of(first + 1, entries[first:])
+        assert entries_of(part, LogId(first, 1)) == entries[first:]
+
+
+def test_append_time_below_range_is_refused() -> None:
+    data = encode_batch(RecordBatch(0, 1, (Record(-(2**63), None, b"v"),), log_append_time=True))
+    with pytest.raises(KafkaWireError, match="have times from -9223372036854775808"):
+        read_batches(_with_first_time(data, 0))
+
+
+def _with_first_time(data: bytes, time_ms: int) -> bytes:
+    """Return a batch with another time of its first record."""
+    content = data[21:27] + time_ms.to_bytes(8, signed=True) + data[35:]
+    return data[:17] + crc32c(content).to_bytes(4) + content
 
 
 @pytest.mark.parametrize("position", [LogId(6, 1), LogId(9, 1), LogId(7, 4)])

@@ -126,7 +126,12 @@ def decode_tails(data: bytes, at: int, head: BatchHead, limits: Limits = DEFAULT
     if position != len(body):
         raise KafkaWireError("bytes trail the records of a batch")
     if head.log_append_time:
-        return [(head.max_timestamp_ms, tail) for _, tail in tails]
+        tails = [(head.max_timestamp_ms, tail) for _, tail in tails]
+    times = [time for time, _ in tails]
+    least, most = min(times), max(times)
+    # A reply may begin a batch at any of these records, so the time between any two of them must have 64 bits.
+    if least < -_MAX_NUMBER or most > _MAX_NUMBER or most - least > _MAX_NUMBER:
+        raise KafkaWireError(f"the records of a batch have times from {least} to {most} ms")
     return tails
 
 
@@ -153,14 +158,13 @@ def _split(body: bytes, head: BatchHead, limits: Limits) -> tuple[list[tuple[int
             offset >>= 1
         else:
             offset, position = read_varint(body, position - 1)
-        timestamp = first + delta
-        if offset != index or not -_MAX_NUMBER <= timestamp <= _MAX_NUMBER:
-            raise KafkaWireError(f"record {index} of a batch has the offset {offset}, at {timestamp} ms")
+        if offset != index:
+            raise KafkaWireError(f"record {index} of a batch has the offset {offset}")
         tail = body[position:end]
         headers_left -= check_tail(tail, limits)
         if headers_left < 0:
             raise KafkaWireError(f"a record batch has more than {limits.max_batch_headers} headers")
-        tails.append((timestamp, tail))
+        tails.append((first + delta, tail))
         position = end
     return tails, position
 
