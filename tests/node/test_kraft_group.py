@@ -358,6 +358,15 @@ def test_static_member_missing_round_stays_until_session_ends(static: Story) -> 
     assert "b" not in static.group.members
 
 
+@pytest.mark.parametrize("instance_id", [None, "other"])
+def test_instance_of_removed_member_can_join(static: Story, *, instance_id: str | None) -> None:
+    static.join("b", instance_id=instance_id)
+    assert static.leave("b") is ErrorCode.NONE
+    waiting = static.join(new_id="b2", instance_id="2")
+    static.join("a", instance_id="1")
+    assert static.joined(waiting).member_id == "b2"
+
+
 def test_static_member_is_removed_by_instance_id(static: Story) -> None:
     error, _ = static.group.leave("", "2", static.now_ms)
     assert error is ErrorCode.NONE

@@ -361,7 +361,8 @@ class ConsumerGroup(Struct):
         is_repeated = self.state is GroupState.COMPLETING and is_same
         is_repeated |= self.state is GroupState.STABLE and is_same and member.member_id != self.leader_id
         self._extend_session(member, now_ms)
-        member.request = request
+        # `_instances` has the member under its first instance id, until the member is removed.
+        member.request = replace(request, instance_id=member.request.instance_id)
         if is_repeated:
             self._answers.append(TicketAnswer(ticket, self._joined(member)))
             return
