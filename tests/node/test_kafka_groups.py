@@ -8,7 +8,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from bridge.api.alarms import KAFKA_LEVEL_LOW
 from bridge.core.log.feature_level import REQIDS_LEVEL
 from bridge.core.log.records import GroupOffset
-from bridge.core.state.kafka_clients import GROUPS_MAX, KafkaClients, NotedOffset
+from bridge.core.state.kafka_clients import GROUP_EXPIRY_MS, GROUPS_MAX, KafkaClients, NotedOffset
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka.group_offsets import EVERY_S, RENEW_MS, FarmGroupOffsets
 from consensus import Outcome, ServerBusyError, ServerStoppedError
@@ -120,6 +120,18 @@ async def test_unchanged_offset_is_renewed_before_expiry(autojump_clock: MockClo
     farm.state = replace(farm.state, log_time_ms=farm.state.log_time_ms + RENEW_MS + 1)
     await offsets.commit(GROUP, at(1), None)
     assert written_offsets(stage) == [1, 1]
+
+
+async def test_offset_of_expired_group_is_not_returned(autojump_clock: MockClock) -> None:
+    """Any user may begin a group of this name, and must not get the offset of the former owner."""
+    stage = await leading_stage()
+    offsets = offsets_of(stage)
+    await offsets.commit(GROUP, at(1, "of alice"), "User:alice")
+    farm = stage.applied_state.farm
+    farm.state = replace(farm.state, log_time_ms=farm.state.log_time_ms + GROUP_EXPIRY_MS + 1)
+    assert offsets.may_use(GROUP, "User:bob")
+    assert offsets.committed(GROUP) == {}
+    assert offsets.groups() == ()
 
 
 async def test_leader_coordinates_after_applying_entry_of_its_term() -> None:

@@ -283,7 +283,7 @@ class KafkaClients(Struct, frozen=True):
 
         `owner` is None below `BOUNDS_LEVEL`.
         """
-        living = self._living_groups(log_time_ms)
+        living = self.living_groups(log_time_ms)
         known = living.get(group)
         if owner is None:
             is_full = group not in self.groups and len(living) >= GROUPS_MAX
@@ -301,13 +301,14 @@ class KafkaClients(Struct, frozen=True):
         if owner is not None:
             if self.group_refusal(group, noted.noted_ms, owner) is not None:
                 return self
-            known = self._living_groups(noted.noted_ms).get(group)
+            known = self.living_groups(noted.noted_ms).get(group)
             node_id = owner.node_id if known is None else known.node_id
             noted = replace(noted, principal=owner.principal, node_id=node_id)
-        groups = {**self._living_groups(noted.noted_ms), group: noted}
+        groups = {**self.living_groups(noted.noted_ms), group: noted}
         return self if owner is None and len(groups) > GROUPS_MAX else replace(self, groups=groups)
 
-    def _living_groups(self, log_time_ms: int) -> Mapping[str, NotedOffset]:
+    def living_groups(self, log_time_ms: int) -> Mapping[str, NotedOffset]:
+        """Return the last offset of each group; omit groups whose offset is too old."""
         return {
             group: noted
             for group, noted in self.groups.items()

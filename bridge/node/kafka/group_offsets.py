@@ -75,11 +75,13 @@ class FarmGroupOffsets:
 
     def groups(self) -> Collection[str]:
         """Return the groups with a stored offset."""
-        return () if self._current.farm is None else tuple(self._current.farm.state.kafka.groups)
+        farm = self._current.farm
+        return () if farm is None else tuple(farm.state.kafka.living_groups(farm.state.log_time_ms))
 
     def committed(self, group: str) -> Mapping[str, CommittedOffset]:
         """Return the group's stored offsets, from the state of this node."""
-        noted = None if self._current.farm is None else self._current.farm.state.kafka.groups.get(group)
+        farm = self._current.farm
+        noted = None if farm is None else farm.state.kafka.group(group, farm.state.log_time_ms)
         if noted is None:
             return {}
         return {self._topic: CommittedOffset(noted.offset, noted.leader_epoch, noted.metadata)}
