@@ -301,6 +301,26 @@ def test_producer_id_of_other_user_is_refused(tmp_path: Path) -> None:
     trio.run(run)
 
 
+def test_future_record_does_not_expire_other_producers(tmp_path: Path) -> None:
+    alice, bob = "User:alice", "User:bob"
+
+    async def run() -> None:
+        async with opened(formatted(tmp_path, 1, dynamic=True)) as quorum:
+            topic = (await quorum.leader()).topic
+            ours, theirs = [(await topic.new_producer_id(user)).producer_id for user in (alice, bob)]
+            await topic.append(batch(b"a", producer=ours, sequence=0), alice)
+            future = replace(batch(b"x", producer=theirs, sequence=0), records=(Record(2**62, None, b"x"),))
+            with suppress(ProduceRefusedError):
+                await topic.append(future, bob)
+            await topic.append(batch(b"y", producer=theirs, sequence=0), bob)
+            await topic.append(batch(b"b", producer=ours, sequence=1), alice)
+            with pytest.raises(ProduceRefusedError, match="more than an hour after") as refused:
+                await topic.append(future, bob)
+            assert refused.value.error_code == ErrorCode.INVALID_TIMESTAMP
+
+    trio.run(run)
+
+
 def test_truncated_batch_does_not_absorb_next_batch() -> None:
     """The records of the next batch are not counted as the missing records of the truncated one."""
 

@@ -65,6 +65,8 @@ from consensus.server.errors import NotLeaderError
 from consensus.server.pending_calls import CallbackResult
 from consensus.server.server import ConsensusServer
 
+_AHEAD_MS: Final = 3_600_000
+"""Kafka's `log.message.timestamp.after.max.ms`."""
 _READ_ENTRIES: Final = 512
 """Limit of the entries in one read. Commits wait for some milliseconds while the entries are read and encoded."""
 
@@ -168,6 +170,13 @@ class LogTopic:
             raise ProduceRefusedError(ErrorCode.INVALID_RECORD, f"this would end Kafka's controllers: {found}")
         if batch.producer_id < 0:
             return await self._append(batch)
+        latest_ms = max([record.timestamp_ms for record in batch.records])
+        if latest_ms > self._unix_ms() + _AHEAD_MS:
+            # It would advance the log's time, by which other users' producers expire.
+            text = (
+                f"a record has the time {latest_ms} ms, more than an hour after the leader's clock: check both clocks"
+            )
+            raise ProduceRefusedError(ErrorCode.INVALID_TIMESTAMP, text)
         lock = self._producing.get(batch.producer_id)
         if lock is None:
             lock = self._producing[batch.producer_id] = trio.Lock()
