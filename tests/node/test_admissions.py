@@ -31,6 +31,7 @@ from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from gossip.core.member import NodeId
 from gossip.wire.identity import node_id_of
 from tests.authored import signed
+from tests.node.slow_disk import hold_first_write
 
 A, B, C, D = (bytes([number]) * 8 for number in (1, 2, 3, 4))
 KEYS = {node_id_of(key): key for key in (bytes([number]) * 32 for number in (5, 6))}
@@ -233,6 +234,24 @@ async def test_admission_applied_during_write_is_stored(tmp_path: Path, monkeypa
                 await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
     assert notes.node_id_of(4) == D
+
+
+async def test_announced_id_during_write_keeps_admissions_of_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, notes = FakeFarm(), AdmissionStore(tmp_path, FOUNDING, C, founded=False)
+    fake.state = replace(fake.state, admitted={**fake.state.admitted, 3: Admitted(C, "c"), 4: Admitted(D, "d")})
+    disk_is_free = hold_first_write(monkeypatch)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(notes.store_announced, 7)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(notes.follow, fake.applied_state)
+        await wait_all_tasks_blocked()
+        disk_is_free.set()
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    for each in (notes, AdmissionStore(tmp_path, FOUNDING, C, founded=False)):
+        assert (each.own_id, each.node_id_of(4)) == (3, D)
 
 
 async def pass_through(

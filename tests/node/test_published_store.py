@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bridge.core.log.records import Publication, Report
 from bridge.node.tasks.published_store import FILE_NAME, MASTERS_MAX, PublishedStore
 from tests.node.farm_stage import MASTER, NOW_S, Stage
+from tests.node.slow_disk import hold_first_write
 
 ONE, OTHER = b"1" * 32, b"2" * 32
 
@@ -37,6 +38,18 @@ async def test_failed_write_keeps_older_file(tmp_path: Path) -> None:
     await store.note(ONE, 5)
     assert store.second(ONE) == 5
     assert PublishedStore(tmp_path / "missing").second(ONE) == 0
+
+
+async def test_second_of_other_master_remains_after_slow_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, disk_is_free = PublishedStore(tmp_path), hold_first_write(monkeypatch)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.note, ONE, 5)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(store.note, OTHER, 6)
+        await wait_all_tasks_blocked()
+        disk_is_free.set()
+    later = PublishedStore(tmp_path)
+    assert (later.second(ONE), later.second(OTHER)) == (5, 6)
 
 
 async def test_store_is_bounded_and_drops_oldest_master() -> None:

@@ -60,6 +60,8 @@ class AdmissionStore:
         self._cluster = founding.cluster_id.hex()
         self.node_id = node_id
         self._waiting = trio.lowlevel.ParkingLot()
+        self._one_writer = trio.Lock()
+        """Held while a change is made from the present content and written."""
         self._servers = {server_id: each.node_id for server_id, each in of_founders(founding.founders).items()}
         found = self._read()
         self.out = frozenset(bytes.fromhex(node_id) for node_id in found.out)
@@ -99,24 +101,31 @@ class AdmissionStore:
 
     async def store_announced(self, raft_id: int) -> None:
         """Store a member's notice that this node has the Raft id; it is on disk on return."""
-        chain = self.chain if raft_id == self.own_id else ()
-        await self._note(self._servers, self.out, chain, raft_id, self._own)
+        async with self._one_writer:
+            chain = self.chain if raft_id == self.own_id else ()
+            await self._note(self._servers, self.out, chain, raft_id, self._own)
 
     async def follow(self, applied_state: AppliedState) -> None:
         """Store the log's admissions, until canceled."""
         shown: tuple[int, bytes] | None = None
         while True:
-            seen, admitted = applied_state.state.applied_index, applied_state.state.admitted
-            servers = _standing(self._servers, admitted)
-            out = self.out.union(each.node_id for each in admitted.values() if each.is_out)
-            own = _settled(self._own, admitted, self.node_id)
-            own_id = self.own_id if own is None else own
-            chain, row = self.chain, None if own_id is None else admitted.get(own_id)
-            # A chain costs one verified signature for each of its links, so it is made only for a new row.
-            if own_id is not None and row is not None and row.node_id == self.node_id and shown != (own_id, row.entry):
-                chain, shown = chain_of(admitted, own_id, self._cluster_id), (own_id, row.entry)
-            if (servers, out, chain, own) != (self._servers, self.out, self.chain, self._own):
-                await self._note(servers, out, chain, self._announced, own)
+            async with self._one_writer:
+                seen, admitted = applied_state.state.applied_index, applied_state.state.admitted
+                servers = _standing(self._servers, admitted)
+                out = self.out.union(each.node_id for each in admitted.values() if each.is_out)
+                own = _settled(self._own, admitted, self.node_id)
+                own_id = self.own_id if own is None else own
+                chain, row = self.chain, None if own_id is None else admitted.get(own_id)
+                # A chain costs one verified signature for each of its links, so it is made only for a new row.
+                if (
+                    own_id is not None
+                    and row is not None
+                    and row.node_id == self.node_id
+                    and shown != (own_id, row.entry)
+                ):
+                    chain, shown = chain_of(admitted, own_id, self._cluster_id), (own_id, row.entry)
+                if (servers, out, chain, own) != (self._servers, self.out, self.chain, self._own):
+                    await self._note(servers, out, chain, self._announced, own)
             if applied_state.state.applied_index == seen:  # Wait only if no entries were applied during the write.
                 await applied_state.news()
 

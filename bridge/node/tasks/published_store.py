@@ -36,6 +36,7 @@ class PublishedStore:
     def __init__(self, state_dir: Path | None) -> None:
         self._path = None if state_dir is None else state_dir / FILE_NAME
         self._seconds = self._read()
+        self._one_writer = trio.Lock()
 
     def second(self, master_hash: bytes) -> int:
         """Return the last stored second; 0 without one."""
@@ -55,8 +56,11 @@ class PublishedStore:
         self._seconds = {**others, master_hash.hex(): second}
         if self._path is None:
             return
-        with suppress(OSError):
-            await trio.to_thread.run_sync(replace_file, self._path, msgspec.json.encode(_PublishedFile(self._seconds)))
+        # The tasks of several masters call this: an older content must not replace a newer one.
+        with suppress(OSError), trio.CancelScope(shield=True):
+            async with self._one_writer:
+                content = msgspec.json.encode(_PublishedFile(self._seconds))
+                await trio.to_thread.run_sync(replace_file, self._path, content)
 
     def _read(self) -> dict[str, int]:
         if self._path is None:
