@@ -264,11 +264,13 @@ def test_reset_publication_second_reports_router_delay(tmp_path: Path) -> None:
 
 
 def backup_of_2106(directory: Path) -> Path:
-    """Write a backup of a farm whose log time and last publication are in 2106."""
+    """Write a backup of a farm whose log time, request ids and last publication are in 2106."""
     read = trio.run(read_directory, node_directory(directory / "node"))
     farm = Farm(0)
     state = replace(read.farm, log_time_ms=YEAR_2106_MS, masters={"master": MasterState(publication=LAST)})
-    image = b"".join(encode_farm(FarmSnapshot(state, read.period_ms, farm.sessions.dump())))
+    reqids = Reqids()
+    reqids.expire_until(YEAR_2106_MS // 1000)
+    image = b"".join(encode_farm(FarmSnapshot(state, read.period_ms, farm.sessions.dump(), reqids=reqids.dump())))
     path = directory / "farm.backup"
     path.write_bytes(encode_backup(replace(read, image=image).backup))
     return path

@@ -5,10 +5,12 @@ from msgspec.structs import replace
 
 from bridge.core.farm.log_time_correction import LogTimeCorrected, SecondForgotten
 from bridge.core.farm.state_machine import Change, ClockBounded, ClockOff
+from bridge.core.log.feature_level import BOUNDS_LEVEL
 from bridge.core.log.records import Clock, Correction, CostFactor, Factors, Publication, Record, Removal
 from bridge.core.log.voter_clocks import ALLOWANCE_MS, ALLOWANCE_PERIOD_MAX_MS, READING_CLOCK_ENTRIES, allowance_ms
 from bridge.core.log.weights import CommandRefused, PipelineFactor
 from bridge.core.state.farm_state import FarmTuning
+from bridge.core.state.reqids import AHEAD_S, REQIDS_OF_AUTHOR_MAX, Reqids, ReqidStatus, Update
 from tests.authored import AuthoredFarm
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, report
 
@@ -283,3 +285,37 @@ def test_sessions_keep_their_age_over_correction() -> None:
     farm.clock(later)
     farm.append(replace(report(2, BASE_MS + later), request=f"other-{farm.index}-1"))
     assert len(farm.farm.sessions) == 1
+
+
+def update_at(ms: int, counter: int = 0) -> Update:
+    return Update((BASE_S + ms // 1000).to_bytes(4) + counter.to_bytes(8), proven=True)
+
+
+@pytest.mark.parametrize(("days", "status"), [(40, ReqidStatus.NEW), (0.3, ReqidStatus.EXPIRED)])
+def test_correction_lets_new_reqids_count_again(days: float, status: ReqidStatus) -> None:
+    """After a small correction, clients may still repeat updates with reqids of the wrong time."""
+    ahead_ms = round(days * 86_400) * 1000
+    farm = far_ahead(ahead_ms)
+    farm.farm.state = replace(farm.farm.state, level=BOUNDS_LEVEL)
+    reqids = farm.farm.reqids = Reqids(limit=2)
+    farm.farm.reqids.admit(update_at(0, 7), 1, BASE_MS)
+    for counter in (1, 2, 3):
+        assert reqids.admit(update_at(ahead_ms, counter), counter, BASE_MS + ahead_ms) is ReqidStatus.NEW
+    farm.reports({1: 60_000, 2: 60_000, 3: 60_000})
+    assert isinstance(farm.append(Correction(BASE_MS + 60_000))[0], LogTimeCorrected)
+    later_ms = 120_000 + AHEAD_S * 1000
+    for repeated in (update_at(0, 7), update_at(60_000 + AHEAD_S * 1000)):
+        assert reqids.judge(repeated, BASE_MS + later_ms) is ReqidStatus.EXPIRED, "it may have been applied and dropped"
+    assert Reqids.load(reqids.dump(), limit=2).judge(update_at(later_ms), BASE_MS + later_ms) is status
+
+
+def test_correction_frees_the_share_of_an_author() -> None:
+    farm = far_ahead(40 * 86_400_000)
+    farm.farm.state = replace(farm.farm.state, level=BOUNDS_LEVEL)
+    reqids, author = farm.farm.reqids, b"a-member"
+    for counter in range(REQIDS_OF_AUTHOR_MAX):
+        ahead = replace(update_at(40 * 86_400_000, counter), author=author)
+        assert reqids.admit(ahead, counter, BASE_MS + 40 * 86_400_000) is ReqidStatus.NEW
+    farm.reports({1: 60_000, 2: 60_000, 3: 60_000})
+    farm.append(Correction(BASE_MS + 60_000))
+    assert reqids.judge(replace(update_at(61_000), author=author), BASE_MS + 61_000) is ReqidStatus.NEW

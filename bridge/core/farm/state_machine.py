@@ -298,7 +298,10 @@ class Farm:
             return _apply_identity(state, record, entry.data, self._holder_of_rows(entry))
         if isinstance(record, OperatorCommand):
             after, granted = apply_command(state, record, self.tuning, self._holder_of_rows(entry))
-            self.sessions.turn_back(max(0, state.log_time_ms - after.log_time_ms))
+            back_ms = max(0, state.log_time_ms - after.log_time_ms)
+            self.sessions.turn_back(back_ms)
+            if state.level >= BOUNDS_LEVEL:
+                self.reqids.turn_back(after.log_time_ms, back_ms)
             return after, [*granted]
         match record:
             case Report():

@@ -22,7 +22,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
 from enum import Enum
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Final
 
 from msgspec import Struct
@@ -40,6 +40,8 @@ REQIDS_OF_AUTHOR_MAX: Final = REQIDS_MAX // 4
 SKIPPED_MAX: Final = 16_384
 OLDEST_S: Final = 7 * 3600 + 45 * 60
 AHEAD_S: Final = 15 * 60
+REPEATED_S: Final = OLDEST_S + AHEAD_S
+"""Seconds in which a client repeats an update, from its creation: `requestIdTtl` of the package."""
 _MARK: Final = "zmq:"
 _FORMAT: Final = 1
 _FORMAT_WITH_AUTHORS: Final = 2
@@ -141,6 +143,22 @@ class ReqidTable:
         """Refuse every reqid from this second or earlier that is not in the table."""
         self.floor = max(self.floor, min(max(second, 0), 2**32 - 1).to_bytes(4, "big") + _LAST_TAIL)
 
+    def forget_after(self, second: int) -> None:
+        """Drop the reqids of later seconds, and let reqids of these seconds be new again."""
+        highest = min(max(second, 0), 2**32 - 1).to_bytes(4, "big") + _LAST_TAIL
+        self.floor = min(self.floor, highest)
+        self._indexes = {reqid: index for reqid, index in self._indexes.items() if reqid <= highest}
+        self._author_of = {reqid: author for reqid, author in self._author_of.items() if reqid <= highest}
+        self._order()
+
+    def _order(self) -> None:
+        """Make the heaps from `_indexes` and `_author_of`."""
+        self._lowest_first = sorted(self._indexes)
+        self._of_author = {}
+        for reqid in self._lowest_first:
+            if reqid in self._author_of:
+                self._of_author.setdefault(self._author_of[reqid], []).append(reqid)
+
     def _forget(self, before_s: int) -> None:
         while self._lowest_first and (
             len(self._lowest_first) > self._limit or second_of(self._lowest_first[0]) < before_s
@@ -176,8 +194,6 @@ class ReqidTable:
         self._indexes = {reader.take(REQID_BYTES): reader.number() for _ in range(count)}
         if len(self._indexes) != count:
             raise ReqidTableError("a table of reqids names one twice")
-        self._lowest_first = list(self._indexes)
-        heapify(self._lowest_first)
         for _ in range(reader.number(count) if with_authors else 0):
             reqid, author = reader.take(REQID_BYTES), reader.take(_AUTHOR_BYTES)
             if reqid not in self._indexes or reqid in self._author_of:
@@ -185,9 +201,7 @@ class ReqidTable:
                     "a table of reqids names an author of an unknown reqid, or two authors of one reqid"
                 )
             self._author_of[reqid] = author
-            self._of_author.setdefault(author, []).append(reqid)
-        for own in self._of_author.values():
-            heapify(own)
+        self._order()
 
 
 class Update(Struct, frozen=True):
@@ -238,6 +252,16 @@ class Reqids:
         """Refuse every reqid up to this second that is not in the tables."""
         for table in self._tables.values():
             table.expire_until(second)
+
+    def turn_back(self, log_time_ms: int, by_ms: int) -> None:
+        """Drop the reqids of a wrong time, when log time has been set back by so much to `log_time_ms`.
+
+        Otherwise the tables would refuse all new reqids until log time reaches the seconds of these reqids again. After
+        a shorter step a client may still repeat one of them, so the tables keep them: they expire within hours.
+        """
+        if by_ms > (REPEATED_S + AHEAD_S) * 1000:
+            for table in self._tables.values():
+                table.forget_after(log_time_ms // 1000 + AHEAD_S)
 
     def dump(self) -> bytes:
         """Return the bytes of all tables, for a snapshot; empty without an update."""

@@ -225,6 +225,7 @@ async def _first_state(plan: RecoveryPlan) -> bytes:
         sessions.floor = plan.survivor.last.index
         snapshot.sessions = sessions.dump()
         reqids = Reqids.load(snapshot.reqids)
+        reqids.turn_back(log_time_ms, plan.survivor.farm.log_time_ms - log_time_ms)
         reqids.expire_until(log_time_ms // 1000 + AHEAD_S)
         snapshot.reqids = reqids.dump()
     return b"".join(encode_farm(snapshot))
