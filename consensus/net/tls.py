@@ -17,6 +17,7 @@ import hashlib
 import hmac
 import ssl
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import trio
@@ -86,8 +87,12 @@ def load_or_create_certificate(state_dir: Path) -> NodeCertificate:
     return NodeCertificate(path, hashlib.sha256(der).digest()) if _FIXED_DATES in der else _create(path)
 
 
+@cache
 def client_context() -> ssl.SSLContext:
-    """Return the TLS context for connecting. It verifies nothing: `check_pinned` must follow the handshake."""
+    """Return the TLS context for connecting. It verifies nothing: `check_pinned` must follow the handshake.
+
+    All connections share it, because its creation takes as long as a handshake.
+    """
     context = _context(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
