@@ -16,8 +16,7 @@ from pipeline.lake import alone_in
 from pipeline.output.buckets import Output
 from pipeline.output.documents import Document
 from pipeline.repair.damage import examine
-from pipeline.repair.record import record_of
-from pipeline.repair.repairing import refuse_damaged_watch
+from pipeline.repair.record import stored_notes
 from pipeline.repair.repairing import repair as repair_tables
 from pipeline.run import LAYOUT_FILE, claim_layout, layout_of
 from pipeline.serve.printing import echo
@@ -45,8 +44,7 @@ def repair(*, place: LogPlace, spark: partial[SparkSession], output: Output, dry
             raise click.UsageError(f"{output} does not contain tables: name the --output of a run")
         held.enter_context(alone_in(output, line.print_line))
         layout_of(output, Document(output / LAYOUT_FILE).read())
-        refuse_damaged_watch(output)
-        if isinstance(place, Topic) and not record_of(output).notes.of_topic:
+        if isinstance(place, Topic) and not stored_notes(output).of_topic:
             raise click.UsageError(
                 "the tables are not from a topic, which lacks some entries: name the farm with --node, --directory or"
                 " --farms"
@@ -57,10 +55,9 @@ def repair(*, place: LogPlace, spark: partial[SparkSession], output: Output, dry
         if not found:
             echo(f"{output} is not damaged.")
         elif not dry_run:
-            farms = _farms(held, place, spark)
             # An earlier version could not continue what this one writes.
             claim_layout(output)
-            repair_tables(output, farms, echo)
+            repair_tables(output, found, partial(_farms, held, place, spark), echo)
             echo(f"{output} is repaired. Start the pipeline again.")
         else:
             echo("Nothing was changed. Without --dry-run, the lost entries are read again.")

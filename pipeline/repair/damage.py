@@ -21,12 +21,13 @@ from pipeline.gold.tables import SPECS as DERIVED_SPECS
 from pipeline.local.checkpoint import CHECKPOINT, EVENTS_CHECKPOINT
 from pipeline.output.buckets import Output
 from pipeline.repair.checkpoint import checkpoint_fault
-from pipeline.repair.record import COUNTED, CURRENT_FROM_BASE, REPAIRABLE, lost_files, record_of
+from pipeline.repair.record import COUNTED, CURRENT_FROM_BASE, REPAIRABLE, WATCH, Record, lost_files, record_of
 from pipeline.tables.batch_notes import BatchNotes, Range
 from pipeline.tables.delta import StoredFile, Table, TableSpec
 from pipeline.tables.files import DAY, TableDamagedError, read_file
 from pipeline.tables.ranges import LOG_NAME, RangeKind
 from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC
+from pipeline.watch.watching import STATE_SPEC
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,6 +58,8 @@ class Damage:
     """Damaged derived tables, and those older than the record."""
     record: str = ""
     """The fault of the record of batches; empty if it belongs to the tables."""
+    notes: BatchNotes | None = field(default=None, compare=False)
+    """The record of batches, made from the tables if the stored one has a fault."""
 
     def __bool__(self) -> bool:
         return self != Damage()
@@ -82,8 +85,12 @@ class Damage:
 
 
 def examine(output: Output) -> Damage:
-    """Return the damage of an output directory. Raise TableDamagedError if the record of batches cannot be read."""
+    """Return the damage of an output directory.
+
+    Raise TableDamagedError if the record of batches cannot be read, or a table of the watch is damaged.
+    """
     record = record_of(output)
+    _refuse_damaged_watch(output, record)
     notes = record.notes
     # Only some tables have the rows of an interrupted batch. Its repetition completes it.
     interrupted = {farm: each.first for farm, each in notes.begun_entries().items()}
@@ -94,11 +101,10 @@ def examine(output: Output) -> Damage:
     spans: dict[tuple[str, date | None], Range] = {}
     ranges = RANGES_SPEC.schema.empty_table()
     for spec in (*REPAIRABLE, *CURRENT_FROM_BASE):
-        try:
-            table = Table(output, spec, is_checked=False)
-        except TableDamagedError:
+        if (output / spec.name).exists() and spec.name not in record.tables:
             unreadable.append(spec)
             continue
+        table = record.tables.get(spec.name) or Table(output, spec, is_checked=False)
         lost = lost_files(table)
         readable = [file for file in table.files() if file not in lost]
         if lost:
@@ -122,7 +128,26 @@ def examine(output: Output) -> Damage:
         _events_fault(output),
         _damaged_derived(output, notes),
         record.fault,
+        notes,
     )
+
+
+def _refuse_damaged_watch(output: Output, record: Record) -> None:
+    """Raise TableDamagedError if a table of the watch is damaged."""
+    notes = record.notes
+    for spec in WATCH:
+        last, table = notes.batch_of(spec.name), record.tables.get(spec.name)
+        if last < 0 and not (output / spec.name).exists():
+            continue
+        if record.fault and spec is STATE_SPEC and last >= 0:
+            # Only this table has each batch.
+            last = notes.done
+        if table is None or _is_damaged(table, last):
+            raise TableDamagedError(
+                f"{output / spec.name} lost commits or files. The watch depends on all earlier entries, so this table"
+                " cannot be repaired: restore the entire directory from a backup, or read the log again into another"
+                " output directory"
+            )
 
 
 def _damaged_derived(output: Output, notes: BatchNotes) -> tuple[str, ...]:
@@ -130,17 +155,20 @@ def _damaged_derived(output: Output, notes: BatchNotes) -> tuple[str, ...]:
     return tuple(
         name
         for name, last in recorded.items()
-        if (is_damaged(output, DERIVED_SPECS[name], last) if (output / name).exists() else last >= 0)
+        if (_is_damaged_derived(output, DERIVED_SPECS[name], last) if (output / name).exists() else last >= 0)
     )
 
 
-def is_damaged(output: Output, spec: TableSpec, last: int = -1) -> bool:
-    """Return True if a table lacks rows or the batch `last`, or has unreadable files or an unreadable log."""
+def _is_damaged_derived(output: Output, spec: TableSpec, last: int) -> bool:
     try:
-        table = Table(output, spec)
+        return _is_damaged(Table(output, spec, is_checked=False), last)
     except TableDamagedError:
         return True
-    return table.committed(LOG) < last or bool(lost_files(table))
+
+
+def _is_damaged(table: Table, last: int) -> bool:
+    """Return True if a table lacks rows or the batch `last`, or has unreadable files."""
+    return table.lacks_rows() or table.committed(LOG) < last or bool(lost_files(table))
 
 
 def _events_fault(output: Output) -> str:

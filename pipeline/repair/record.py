@@ -10,7 +10,7 @@ lacks. A made record states that all tables have the last batch, so tables witho
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,8 +20,9 @@ from pipeline.local.checkpoint import CHECKPOINT, is_of_topic
 from pipeline.output.buckets import Output
 from pipeline.tables.batch_notes import BatchNotes, Continuity
 from pipeline.tables.current import SPECS as CURRENT_SPECS
-from pipeline.tables.delta import NOTHING_COMMITTED, StoredFile, Table
+from pipeline.tables.delta import NOTHING_COMMITTED, StoredFile, Table, TableSpec
 from pipeline.tables.files import TableDamagedError, check_files, read_file
+from pipeline.tables.ranges import LOG_NAME, RangeKind
 from pipeline.tables.specs import BASE_SPECS, LOG, RANGES_SPEC, TRANSITIONS_SPEC
 from pipeline.watch.watching import STATE_SPEC
 
@@ -39,27 +40,44 @@ class Record:
 
     notes: BatchNotes
     fault: str = ""
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    """The existing tables with a readable log, by name."""
 
 
 def stored_notes(output: Output) -> BatchNotes:
-    """Return the notes of the log. The checkpoint shows the kind of source that an earlier version did not record."""
-    continuity = Continuity.LATER if is_of_topic(output / CHECKPOINT) else Continuity.NEXT
-    return BatchNotes(output, LOG, continuity)
+    """Return the notes of the log. The checkpoint shows the kind of source that an earlier version did not record.
+
+    Without a checkpoint, a batch that lacks an index shows a topic.
+    """
+    checkpoint = output / CHECKPOINT
+    is_topic = is_of_topic(checkpoint) if checkpoint.exists() else _has_batch_with_hole(output)
+    return BatchNotes(output, LOG, Continuity.LATER if is_topic else Continuity.NEXT)
+
+
+def _has_batch_with_hole(output: Output) -> bool:
+    """Return True if a batch did not read each index between its ends. Only a topic lacks indexes."""
+    with suppress(TableDamagedError):
+        table = _opened(output, RANGES_SPEC)
+        rows = RANGES_SPEC.schema.empty_table() if table is None else table.rows(readable_files(table))
+        is_read = (pc.field("name") == LOG_NAME) & (pc.field("kind") == RangeKind.READ.value)
+        spans = pc.field("last_index") - pc.field("first_index") + 1
+        return rows.filter(is_read & (spans > pc.field("row_count"))).num_rows > 0
+    return False
 
 
 def record_of(output: Output) -> Record:
     """Return the record of batches of the log. Raise TableDamagedError if its file is damaged."""
     notes, tables = stored_notes(output), dict[str, Table]()
     for spec in (*REPAIRABLE, *CURRENT_FROM_BASE, *WATCH):
-        if (output / spec.name).exists():
-            with suppress(TableDamagedError):
-                tables[spec.name] = Table(output, spec, is_checked=False)
+        with suppress(TableDamagedError):
+            if (table := _opened(output, spec)) is not None:
+                tables[spec.name] = table
     committed = {name: table.committed(LOG) for name, table in tables.items()}
     # The log of an unreadable table does not show the version that wrote it.
     existing = [each.name for each in REPAIRABLE if (output / each.name).exists()]
     is_counted = any(name not in tables or tables[name].is_counted for name in existing)
     if not (fault := notes.fault(committed, may_be_missing=not is_counted)):
-        return Record(notes)
+        return Record(notes, "", tables)
     last = max(committed.values())
     # The repair completes these tables.
     complete = dict.fromkeys((each.name for each in (*REPAIRABLE, *CURRENT_FROM_BASE)), last)
@@ -72,12 +90,23 @@ def record_of(output: Output) -> Record:
     watch = {each.name: max(changed, committed.get(each.name, changed)) for each in WATCH}
     # The next run finds the newest windows again.
     notes.rebuild({**complete, **watch}, _last_entries(tables), {WINDOWS_SPEC.name: last})
-    return Record(notes, fault)
+    return Record(notes, fault, tables)
+
+
+def _opened(output: Output, spec: TableSpec) -> Table | None:
+    """Return a table; None if it does not exist. Raise TableDamagedError if its log is damaged."""
+    return Table(output, spec, is_checked=False) if (output / spec.name).exists() else None
 
 
 def lost_files(table: Table) -> tuple[StoredFile, ...]:
     """Return the missing or damaged data files of a table."""
     return tuple(file for file in table.files() if not _is_readable(table.root, file.path))
+
+
+def readable_files(table: Table) -> list[StoredFile]:
+    """Return the other data files of a table."""
+    lost = lost_files(table)
+    return [file for file in table.files() if file not in lost]
 
 
 def _is_readable(root: Output, path: str) -> bool:
@@ -94,9 +123,9 @@ def _last_entries(tables: Mapping[str, Table]) -> dict[str, int]:
     for name in (*BASE_SPECS, RANGES_SPEC.name, CURRENT_SPECS["farm"].name):
         if (table := tables.get(name)) is None:
             continue
-        index, lost = _INDEXES.get(name, "index"), lost_files(table)
+        index = _INDEXES.get(name, "index")
         schema = pa.schema([("farm", pa.string()), (index, pa.int64())])
-        for file in (each for each in table.files() if each not in lost):
+        for file in readable_files(table):
             rows = read_file(table.root, file.path, schema)
             rows = rows.filter(pc.is_valid(rows.column(index)))
             for row in rows.group_by("farm").aggregate([(index, "max")]).to_pylist():

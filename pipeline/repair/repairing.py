@@ -27,8 +27,8 @@ from pipeline.gold.tables import SPECS as DERIVED_SPECS
 from pipeline.local.checkpoint import CHECKPOINT, EVENTS_CHECKPOINT, StoredCheckpoint
 from pipeline.output.buckets import Output
 from pipeline.repair.checkpoint import set_aside
-from pipeline.repair.damage import Damage, LostRange, examine, is_damaged
-from pipeline.repair.record import CURRENT_FROM_BASE, REPAIRABLE, WATCH, lost_files, record_of, stored_notes
+from pipeline.repair.damage import Damage, LostRange, examine
+from pipeline.repair.record import CURRENT_FROM_BASE, REPAIRABLE, lost_files, stored_notes
 from pipeline.source.farms import SelectedLog, StreamFarms
 from pipeline.source.log_client import FarmLogError, shortened
 from pipeline.tables.batch_notes import BatchNotes
@@ -39,46 +39,23 @@ from pipeline.tables.names import remember_names, salt_of
 from pipeline.tables.ranges import LOG_NAME, RangeKind, batch_rows, counts_of, merged, range_rows
 from pipeline.tables.rows import ADDRESS, Pseudonyms, base_rows
 from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC
-from pipeline.watch.watching import STATE_SPEC
 
 ENTRIES_AT_ONCE = 100_000
 """The entries whose rows are in memory together."""
 Notify = Callable[[str], None]
 
 
-def refuse_damaged_watch(output: Output) -> None:
-    """Raise TableDamagedError if a table of the watch is damaged."""
-    record = record_of(output)
-    notes = record.notes
-    for spec in WATCH:
-        is_missing = not (output / spec.name).exists()
-        if is_missing and notes.batch_of(spec.name) < 0:
-            continue
-        last = notes.batch_of(spec.name)
-        if record.fault and spec is STATE_SPEC and last >= 0:
-            # Only this table has each batch.
-            last = notes.done
-        if is_missing or is_damaged(output, spec, last):
-            raise TableDamagedError(
-                f"{output / spec.name} lost commits or files. The watch depends on all earlier entries, so this table"
-                " cannot be repaired: restore the entire directory from a backup, or read the log again into another"
-                " output directory"
-            )
-
-
-def repair(output: Output, farms: StreamFarms, notify: Notify) -> Damage:
-    """Repair the tables below `output`, and return the repaired damage.
+def repair(output: Output, found: Damage, open_farms: Callable[[], StreamFarms], notify: Notify) -> None:
+    """Repair the found damage of the tables below `output`; `open_farms` is called only for lost entries.
 
     Raise FarmLogError if a farm with lost entries cannot be read, and TableDamagedError if damage remains.
     """
-    refuse_damaged_watch(output)
-    found = examine(output)
     damage = _made_readable(output, found, notify)
     notes = stored_notes(output)
     interrupted = notes.begun_entries() if damage.checkpoint else {}
     lost = [*damage.ranges, *(LostRange(farm, each.first, each.last) for farm, each in interrupted.items())]
     if lost:
-        logs = _logs(farms, {each.farm for each in lost})
+        logs = _logs(open_farms(), {each.farm for each in lost})
         for each in lost:
             _replace(output, each, logs[each.farm], notify)
     _make_exact(output, {*found.unreadable, *found.inexact, *damage.inexact}, found.lost_files, notes, notify)
@@ -100,7 +77,6 @@ def repair(output: Output, farms: StreamFarms, notify: Notify) -> Damage:
         notify("The next run reads the traces again, as far back as the nodes have them.")
     if remaining := examine(output):
         raise TableDamagedError(f"{output} is still damaged after the repair: {'; '.join(remaining.lines())}")
-    return found
 
 
 def _readable_events(output: Output, notify: Notify) -> Table:
@@ -138,8 +114,8 @@ def _made_readable(output: Output, damage: Damage, notify: Notify) -> Damage:
     """Make the record of batches, and remove what cannot be read; return the remaining damage."""
     if not (damage.record or damage.unreadable or damage.lost_files):
         return damage
-    if damage.record:
-        _begin_numbers(output, CHECKPOINT, record_of(output).notes)
+    if damage.record and damage.notes is not None:
+        _begin_numbers(output, CHECKPOINT, damage.notes)
         notify("The record of batches was made from the tables.")
     for spec in damage.unreadable:
         aside = set_aside(output, spec.name)

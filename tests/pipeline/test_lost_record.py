@@ -40,7 +40,7 @@ def restored(output: Path, name: str, earlier: Path) -> None:
 
 def repair_from(output: Path) -> None:
     with serve_log(two_days(), output.with_suffix(".sock")) as address:
-        repair(output, FarmDataSource({"node": address}).farms(), lambda _: None)
+        repair(output, examine(output), FarmDataSource({"node": address}).farms, lambda _: None)
 
 
 def counts_in(output: Path) -> str:

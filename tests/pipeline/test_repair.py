@@ -75,7 +75,7 @@ def rows_in(output: Path) -> Rows:
 def repair_from(output: Path, log: MadeUpLog) -> list[str]:
     lines: list[str] = []
     with serve_log(log, output.with_suffix(".sock")) as address:
-        repair(output, FarmDataSource({"node": address}).farms(), lines.append)
+        repair(output, examine(output), FarmDataSource({"node": address}).farms, lines.append)
     return lines
 
 
@@ -434,6 +434,12 @@ def test_unreadable_table_of_traces_is_repaired(damage: Callable[[str], Damaging
     repair_from(traces, two_days())
     assert not examine(traces)
     EventsTable(traces).write_batch([], 0)
+
+
+def test_repair_without_lost_entries_does_not_read_farm(output: Path) -> None:
+    remove("checkpoint")(output)
+    result = CliRunner().invoke(repair_command, ["--node", str(output / "none.sock"), "--output", str(output)])
+    assert (result.exit_code, bool(examine(output))) == (0, False), result.output
 
 
 def test_repair_without_the_farm_is_refused(output: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 from pipeline.cli.repair import repair as repair_command
 from pipeline.gold.answers import answer_sql
 from pipeline.repair.damage import examine
+from pipeline.repair.record import stored_notes
 from pipeline.repair.repairing import repair
 from pipeline.run import claim_layout
 from pipeline.serve.query import documents, stored_gaps
@@ -95,12 +97,17 @@ def rows_in(output: Path) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-@each_case("damaged", ["reports", "ranges", "ranges/day=2026-01-01", "checkpoint"])
+@each_case(
+    "damaged", ["reports", "ranges", "ranges/day=2026-01-01", "checkpoint", "checkpoint batches-log.json reports"]
+)
 def test_tables_of_topic_are_repaired_from_topic(damaged: str, of_topic: Path, tmp_path: Path) -> None:
     output = shutil.copytree(of_topic, tmp_path / "tables")
-    shutil.rmtree(output / damaged)
-    assert examine(output)
-    repair(output, topic(), lambda _: None)
+    for name in damaged.split():
+        (output / name).unlink() if (output / name).is_file() else shutil.rmtree(output / name)
+    assert stored_notes(output).of_topic
+    found = examine(output)
+    assert found
+    repair(output, found, topic, lambda _: None)
     assert (rows_in(output), bool(examine(output))) == (rows_in(of_topic), False)
     assert not any(row["surplus_rows"] for row in documents(output, answer_sql("completeness")))
 
@@ -118,7 +125,7 @@ def test_part_without_records_is_read(of_topic: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr("pipeline.repair.repairing.ENTRIES_AT_ONCE", 1)
     output = shutil.copytree(of_topic, tmp_path / "tables")
     shutil.rmtree(output / "clocks")
-    repair(output, topic(), lambda _: None)
+    repair(output, examine(output), topic, lambda _: None)
     assert rows_in(output) == rows_in(of_topic)
 
 
@@ -127,7 +134,7 @@ def test_lost_records_of_topic_are_recorded_as_gone(of_topic: Path, tmp_path: Pa
     shutil.rmtree(output / "reports")
     lines: list[str] = []
     # when the lost records end in the middle of a batch
-    repair(output, topic(first=12), lines.append)
+    repair(output, examine(output), partial(topic, first=12), lines.append)
     assert [each for each in lines if "gone" in each]
     assert rows_in(output)["reports"] == [row for row in rows_in(of_topic)["reports"] if row["index"] > 12]
     assert sum(row["gone"] for row in documents(output, answer_sql("completeness"))) == 12 - 1
@@ -138,7 +145,7 @@ def test_other_topic_is_refused(given: dict[str, Any], fault: str, of_topic: Pat
     output = shutil.copytree(of_topic, tmp_path / "tables")
     shutil.rmtree(output / "reports")
     with pytest.raises(FarmLogError, match=fault):
-        repair(output, topic(**given), lambda _: None)
+        repair(output, examine(output), partial(topic, **given), lambda _: None)
 
 
 def test_topic_is_refused_for_tables_of_nodes(tmp_path: Path) -> None:
