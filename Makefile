@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Time limits of tests outside `make test`; pyproject.toml has the limits of `make test`.
 HOURS := --timeout 3600 -o faulthandler_timeout=4000
 
-.PHONY: run requirements test test-waiting test-spark test-node test-pipeline test-others dist test-packages soak \
+.PHONY: run requirements test test-waiting test-spark dist test-packages soak \
 	soak-jepsen soak-upgrade soak-kills soak-cluster watch-loop check interop interop-i2p interop-founding interop-s3 \
 	interop-hdfs interop-connect interop-zmq interop-kafka bench simulate simulate-farm simulate-large pipeline docs \
 	gallery reference clean
@@ -49,18 +49,19 @@ pipeline: $(VENV)/pipeline.stamp
 run: $(VENV)/base.stamp
 	$(BIN)/garlicfarm up --nodes 3 $(if $(FOR),--for $(FOR))
 
-# Five runs at the same time. Tests with real processes mostly wait, so they have four workers; the tests with Spark share
+# Eight runs at the same time. Tests with real processes mostly wait, so they have four workers; the tests with Spark share
 # one JVM and one process. The other tests use the processors that they leave: `nice` prefers the real processes, which
-# would fail without processor time. Each worker of a run collects all tests of the run, so the tests are in several runs
-# with two workers. Each run's output appears at its end. A failed run does not prevent the others.
-# tests/conftest.py groups and orders tests. TESTS="tests/spec tests/wire" runs some tests.
+# would fail without processor time. Each worker collects all tests of its run, so these runs have no workers. Each
+# run's output appears at its end. A failed run does not prevent the others.
+# tests/conftest.py orders tests. TESTS="tests/spec tests/wire" runs some tests.
+PARTS := node-1 node-2 pipeline-1 pipeline-2 simulation others
 test: $(VENV)/all.stamp
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	@echo "five runs at the same time: the output of each appears at its end"
-	@$(MAKE) -k -j 5 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) test-waiting test-spark test-node \
-		test-pipeline test-others
+	@echo "eight runs at the same time: the output of each appears at its end"
+	@$(MAKE) -k -j 8 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) test-waiting test-spark \
+		$(PARTS:%=test-%)
 endif
 
 test-waiting: $(VENV)/all.stamp
@@ -70,12 +71,15 @@ test-waiting: $(VENV)/all.stamp
 test-spark: $(VENV)/all.stamp
 	$(BIN)/python -m pytest -q --timeout 600 -o faulthandler_timeout=900 -m "not soak and not interop" tests/spark
 
-COMPUTING := nice -n 3 $(BIN)/python -m pytest -q -n 2 -m "not soak and not interop and not packages"
-test-node test-pipeline: test-%: $(VENV)/all.stamp
-	$(COMPUTING) tests/$*
-
-test-others: $(VENV)/all.stamp
-	$(COMPUTING) $(patsubst %,--ignore tests/%,end_to_end interop node pipeline spark)
+# The two parts of a folder are divided by the first letters of the modules.
+PART_node-1 := tests/node --ignore-glob 'tests/node/test_[!a-j]*'
+PART_node-2 := tests/node --ignore-glob 'tests/node/test_[a-j]*'
+PART_pipeline-1 := tests/pipeline --ignore-glob 'tests/pipeline/test_[!a-k]*'
+PART_pipeline-2 := tests/pipeline --ignore-glob 'tests/pipeline/test_[a-k]*'
+PART_simulation := tests/simulation
+PART_others := $(patsubst %,--ignore tests/%,end_to_end interop node pipeline simulation spark)
+$(PARTS:%=test-%): test-%: $(VENV)/all.stamp
+	nice -n 3 $(BIN)/python -m pytest -q -m "not soak and not interop and not packages" $(PART_$*)
 
 # Builds the sources, the wheel, the Debian package and the container image. DEB_PYTHON=3.13 DEB_ARCH=arm64 select another
 # Debian release and architecture.
