@@ -94,7 +94,9 @@ class Route(Struct, Generic[A], frozen=True, kw_only=True, eq=False):
     empty: bytes = b""
     """The JSON that replaces an empty body."""
     numbers: Mapping[str, int] = field(default_factory=dict)
-    """The parameters of the query, each with its default."""
+    """The numeric parameters of the query, each with its default; without a sign."""
+    texts: tuple[str, ...] = ()
+    """The other parameters of the query."""
     status: int = 200
     """The HTTP status of the response, unless the handler returns another one."""
 
@@ -122,6 +124,12 @@ def _post(path: str, answer: type[A], meaning: str, **more: Any) -> Route[A]:
     return _declared(Route(method="POST", path=path, answer=answer, meaning=meaning, **more))
 
 
+def _check(order: Route[Any]) -> Route[CheckedAnswer]:
+    """Return the route that checks an order without an effect, so that a user does not confirm a refused order."""
+    meaning = f"check an order of `{order.path}`, without an effect"
+    return _post(f"{order.path}/check", CheckedAnswer, meaning, body=order.body, empty=order.empty)
+
+
 def _declared(route: Route[A]) -> Route[A]:
     if ROUTES.setdefault(route.path, route) is not route:
         raise ValueError(f"{route.path} is declared twice")
@@ -129,11 +137,6 @@ def _declared(route: Route[A]) -> Route[A]:
 
 
 _PAGE: Final = {"from": 1, "limit": PAGE_DEFAULT, "wait": 0}
-_CHECK: Final = {"check": 0}
-_NODE: Final = {"body": NodeRequest, "numbers": _CHECK}
-_KEY: Final = {"body": KeyRequest}
-_REPLACEMENT: Final = {"body": ReplaceKeysRequest, "empty": b"{}"}
-# Orders on keys have separate paths for checks: earlier versions ignore a query there, and would execute the order.
 
 # -- the farm, its log, the node ---------------------------------------------------------------------------------------
 
@@ -172,14 +175,10 @@ SUBMIT: Final = _post(
     "/v1/submit",
     SubmitAnswer,
     "commit one entry, a JSON object in the body, and apply it at most once, below",
+    texts=("request",),
 )
-COMMANDS: Final = _post(
-    "/v1/commands",
-    CommandAnswer,
-    "commands of operators, below",
-    body=CommandRequest,
-    numbers=_CHECK,
-)
+COMMANDS: Final = _post("/v1/commands", CommandAnswer, "commands of operators, below", body=CommandRequest)
+COMMANDS_CHECK: Final = _check(COMMANDS)
 EVENT: Final = _post(
     "/v1/event",
     EventAnswer,
@@ -200,6 +199,7 @@ LEAVE: Final = _post(
     status=202,
 )
 WITHDRAW: Final = _post("/v1/withdraw", WithdrawnAnswer, "withdraw this node's promise to create the farm, or 409")
+WITHDRAW_CHECK: Final = _check(WITHDRAW)
 CONFIRM_CLUSTER: Final = _post(
     "/v1/confirm-cluster",
     ConfirmedAnswer,
@@ -227,27 +227,28 @@ NODES_APPROVE: Final = _post(
     NodeApproved,
     "approve a new node, or give a name to another identity and retire the previous one; a node that does not lead"
     " takes over leadership first",
-    **_NODE,
+    body=NodeRequest,
 )
+NODES_APPROVE_CHECK: Final = _check(NODES_APPROVE)
 NODES_EVICT: Final = _post(
     "/v1/nodes/evict",
     NodeEvicted,
     "evict an identity permanently, and replace all keys; a node that does not lead takes over leadership first."
     " Without gossip, keys are not replaced, and"
     " `leftOut` names every remaining member",
-    **_NODE,
+    body=NodeRequest,
 )
+NODES_EVICT_CHECK: Final = _check(NODES_EVICT)
 KEYS_REPLACE: Final = _post(
     "/v1/keys/replace",
     KeysReplaced,
     "replace all gossip keys without an eviction; a node that does not lead takes over leadership first. 409 `left-out`"
     " names members with unknown public"
     " keys, unless forced",
-    **_REPLACEMENT,
+    body=ReplaceKeysRequest,
+    empty=b"{}",
 )
-KEYS_REPLACE_CHECK: Final = _post(
-    "/v1/keys/replace/check", CheckedAnswer, "check an order of `/v1/keys/replace`, without an effect", **_REPLACEMENT
-)
+KEYS_REPLACE_CHECK: Final = _check(KEYS_REPLACE)
 BACKUP: Final = _post(
     "/v1/backup", Struct, "a backup, without keys, hard state and identity", content="the file's bytes"
 )
@@ -274,11 +275,11 @@ KEYS: Final = _get(
     "the gossip keys by id, and the members that have them; queries the members and may take seconds",
 )
 KEYS_INSTALL: Final = _post("/v1/keys/install", KeyAnswer, "install a new key: every member opens datagrams with it")
-KEYS_USE: Final = _post("/v1/keys/use", KeyAnswer, "seal with a key; 409 if members would be cut off", **_KEY)
-KEYS_REMOVE: Final = _post("/v1/keys/remove", KeyAnswer, "refuse a key; 409 if members would be cut off", **_KEY)
-KEYS_REMOVE_CHECK: Final = _post(
-    "/v1/keys/remove/check", CheckedAnswer, "check an order of `/v1/keys/remove`, without an effect", **_KEY
+KEYS_USE: Final = _post("/v1/keys/use", KeyAnswer, "seal with a key; 409 if members would be cut off", body=KeyRequest)
+KEYS_REMOVE: Final = _post(
+    "/v1/keys/remove", KeyAnswer, "refuse a key; 409 if members would be cut off", body=KeyRequest
 )
+KEYS_REMOVE_CHECK: Final = _check(KEYS_REMOVE)
 KEYS_EXPORT: Final = _post(
     "/v1/keys/export",
     FarmKeyAnswer,

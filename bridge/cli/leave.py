@@ -13,16 +13,17 @@ waits with an alarm, and the operator confirms the cluster id that a node of the
 """
 
 import re
+from functools import partial
 
 import click
 
 from bridge.api.control import LeaderAnswer
-from bridge.api.control_routes import CONFIRM_CLUSTER, WITHDRAW
+from bridge.api.control_routes import CONFIRM_CLUSTER, WITHDRAW, WITHDRAW_CHECK
 from bridge.api.outputs import ConfirmClusterOutput, LeaveOutput, WithdrawOutput
 from bridge.api.requests import ConfirmClusterRequest
 from bridge.cli.failure import confirm, fail
 from bridge.cli.help.completion import complete_server
-from bridge.cli.node_queries import call_node, node_option, query_node
+from bridge.cli.node_queries import call_node, confirm_checked, node_option, query_node
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, end_with_json
 from bridge.core.formation.founding import CLUSTER_ID_BYTES
@@ -53,7 +54,8 @@ def leave(node: str | None, *, yes: bool, as_json: bool) -> None:
 def withdraw(node: str | None, *, yes: bool, as_json: bool) -> None:
     """Withdraw a node's promise to create a farm, when an alarm advises it."""
     name = query_node(node, _name)
-    confirm(f"Withdraw the promise and the endorsement of {name}, so that it searches for founders again?", yes=yes)
+    question = f"Withdraw the promise and the endorsement of {name}, so that it searches for founders again?"
+    confirm_checked(partial(query_node, node), WITHDRAW_CHECK, None, question, yes=yes)
     call_node(node, WITHDRAW)
     end_with_json(WithdrawOutput(withdrawn=True, node=name), as_json=as_json)
     echo(f"{name} has withdrawn its promise and searches for founders again.")

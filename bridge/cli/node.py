@@ -15,7 +15,7 @@ import click
 from msgspec import UNSET
 
 from bridge.api.control import NodeEvicted
-from bridge.api.control_routes import NODES, NODES_APPROVE, NODES_EVICT
+from bridge.api.control_routes import NODES, NODES_APPROVE, NODES_APPROVE_CHECK, NODES_EVICT, NODES_EVICT_CHECK
 from bridge.api.outputs import ClientsOutput
 from bridge.api.requests import ClientOrder, CommandRequest, NodeRequest
 from bridge.cli.failure import fail, failures
@@ -74,7 +74,7 @@ def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> 
     """
     ask, order = partial(query_leader, nodes), NodeRequest(which)
     question = f"Approve {which}, and permanently retire another identity that has its name?"
-    confirm_checked(ask, NODES_APPROVE, order, question, yes=yes)
+    confirm_checked(ask, NODES_APPROVE_CHECK, order, question, yes=yes)
     done = ask(lambda client: client.call(NODES_APPROVE, order))
     end_with_json(done, as_json=as_json)
     echo(f"{done.name} is the identity {done.id} from here on, server {done.raft_id}.")
@@ -96,7 +96,8 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
     node can read, join or submit any more. With transport = "i2p" the operator replaces the keys by hand.
     """
     ask, order = partial(query_leader, nodes), NodeRequest(which, force)
-    confirm_checked(ask, NODES_EVICT, order, f"Evict {which} permanently, and replace all keys of the farm?", yes=yes)
+    question = f"Evict {which} permanently, and replace all keys of the farm?"
+    confirm_checked(ask, NODES_EVICT_CHECK, order, question, yes=yes)
     done = ask(lambda client: client.call(NODES_EVICT, order))
     end_with_json(done, as_json=as_json)
     who = done.name or done.id

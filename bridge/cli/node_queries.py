@@ -10,12 +10,12 @@ and certificate. With several URLs, such an option is given once for all of them
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 from msgspec import Struct
 
-from bridge.api.control import ClusterAnswer
+from bridge.api.control import CheckedAnswer, ClusterAnswer
 from bridge.api.control_routes import Route
 from bridge.api.json import RequestBody
 from bridge.cli.failure import confirm, failures, interruptible
@@ -201,13 +201,16 @@ def query_leader(nodes: tuple[str, ...], question: Callable[[ControlClient], Awa
 
 def confirm_checked(
     ask: Callable[[Callable[[ControlClient], Awaitable[None]]], None],
-    route: Route[Any],
-    order: RequestBody,
+    route: Route[CheckedAnswer],
+    order: RequestBody | None,
     question: str,
     *,
     yes: bool,
 ) -> None:
-    """Prompt the user, unless the node would refuse the order: then end with the reason. `ask` queries the node."""
+    """Prompt the user, unless the node would refuse the order: then end with the reason. `ask` queries the node.
+
+    `route` checks the order.
+    """
     if not yes:
         ask(lambda client: client.check(route, order))
     confirm(question, yes=yes)

@@ -13,7 +13,7 @@ from functools import partial
 import click
 
 from bridge.api.control import CommandAnswer
-from bridge.api.control_routes import COMMANDS
+from bridge.api.control_routes import COMMANDS_CHECK
 from bridge.api.requests import CommandRequest, CostOrder, ExclusionOrder, ForceOrder
 from bridge.cli.help.completion import complete_leaf, complete_master
 from bridge.cli.node_queries import confirm_checked, node_option, query_node
@@ -72,7 +72,7 @@ def cost(leaf: str, factor: float, node: str | None, *, as_json: bool) -> None:
 
 def confirm_order(node: str | None, order: CommandRequest, question: str, *, yes: bool) -> None:
     """Prompt the user about a command, as `confirm_checked` does."""
-    confirm_checked(partial(query_node, node), COMMANDS, order, question, yes=yes)
+    confirm_checked(partial(query_node, node), COMMANDS_CHECK, order, question, yes=yes)
 
 
 def submit_command(node: str | None, command: CommandRequest, *, as_json: bool) -> CommandAnswer:

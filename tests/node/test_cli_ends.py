@@ -190,21 +190,23 @@ class Founder(Node):
 
 def withdraw(directory: Path, node: Node, *arguments: str) -> Result:
     with served(directory / "control.sock", node):
-        return CliRunner().invoke(cli, ["withdraw", "--yes", "--node", str(directory), *arguments])
+        return CliRunner().invoke(cli, ["withdraw", "--node", str(directory), *arguments])
 
 
 def test_withdrawal_is_confirmed_with_name_of_node(tmp_path: Path) -> None:
-    result = withdraw(tmp_path, Founder())
+    result = withdraw(tmp_path, Founder(), "--yes")
     assert (result.exit_code, result.stdout) == (
         0,
         "node-1 has withdrawn its promise and searches for founders again.\n",
     )
-    result = withdraw(tmp_path, Founder(), "--json")
+    result = withdraw(tmp_path, Founder(), "--yes", "--json")
     assert json.loads(result.stdout) == {"schema": 1, "withdrawn": True, "node": "node-1"}
 
 
-def test_refused_withdrawal_exits_with_reason(tmp_path: Path) -> None:
-    result = withdraw(tmp_path, Node())
+@pytest.mark.parametrize("arguments", [("--yes",), ()], ids=["confirmed", "prompt"])
+def test_refused_withdrawal_exits_with_reason(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """Without --yes the command does not prompt: its only line is the reason."""
+    result = withdraw(tmp_path, Node(), *arguments)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "garlicfarm: the node refused: this node has not made a promise yet.\n"
 

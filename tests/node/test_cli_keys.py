@@ -42,6 +42,7 @@ def handlers_of(farm: FakeKeys) -> Handlers:
         make_view=farm_view,
         trace=trace,
         leave=lambda: None,
+        withdrawal_refusal=lambda: "nothing to withdraw",
         withdraw=nothing,
         confirm=refused,
         messages=cast("UserMessages", None),

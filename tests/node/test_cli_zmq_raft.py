@@ -287,6 +287,8 @@ def test_members_are_shown_then_changed(cluster: Cluster, zmq_raft: Callable[...
     assert cluster.changes == [(one, two, three), (one,), (three,)]
     assert zmq_raft("config", "remove", "2", text="n\n").exit_code == 1
     assert "[y/N]" not in zmq_raft("config", "remove", "7", text="y\n").output
+    lost = ("--seed", "tcp://127.0.0.1:1", "--timeout", "0.2")
+    assert "[y/N]" not in zmq_raft("config", "set", f"3={three.url}", *lost, text="y\n").output
     cluster.refuses = True
     refused = zmq_raft("config", "add", f"3={three.url}")
     assert "the cluster refuses these members: no change in cluster membership (Error)" in refused.stderr

@@ -66,6 +66,7 @@ class FakeNode(FarmAdmin):
         self._stuck = lambda: self.reasons
         self._last_verdict = lambda: None
         self._durations = Durations(Histogram())
+        self._withdrawal_refusal = lambda: "this node has not made a promise yet."
 
     @property
     def handlers(self) -> Handlers:
@@ -125,7 +126,8 @@ class FakeNode(FarmAdmin):
 
     async def withdraw(self) -> WithdrawnAnswer:
         """Refuse, because this node has not made a promise."""
-        raise Refused(409, "not-withdrawn", "this node has not made a promise yet.")
+        await self.check_withdrawal()
+        raise AssertionError("the check refuses")
 
     async def confirm_cluster(self, cluster_id: str) -> ConfirmedAnswer:
         if cluster_id != bytes(16).hex():
@@ -273,6 +275,8 @@ async def test_request_options_reach_node(tmp_path: Path) -> None:
     [
         (request("GET", "/v1/log?from=-1"), b"400", b"not a number"),
         (request("GET", "/v1/log?from=1&form=2"), b"400", b"no parameter"),
+        (request("GET", "/v1/view?from=1"), b"400", b"/v1/view has no parameter 'from'; its parameters: none"),
+        (request("POST", "/v1/leave?check=1"), b"400", b"no parameter"),
         (request("GET", "/v1/log?limit=" + "9" * 30), b"400", b"not a number"),
         (request("GET", "/v1/log?" + "&".join(["from=1"] * 99)), b"400", b"does not parse"),
         (request("POST", "/v1/submit?request=me", b"{}"), b"400", b"not CLIENT-BORN-SEQUENCE"),

@@ -119,7 +119,7 @@ def test_page_and_view_of_largest_farm_fit_200_kb() -> None:
 
 
 async def test_content_policy_allows_only_inline_script_with_style() -> None:
-    answer = await show_page(Call(Request("GET", "/"), "", {}, None))
+    answer = await show_page(Call(Request("GET", "/"), None))
     policy = dict(answer.headers)["Content-Security-Policy"]
     inline = re.findall(rb"<(script|style)[^>]*>(.*?)</\1>", answer.body, re.DOTALL)
     assert [kind for kind, _ in inline] == [b"style", b"script"]

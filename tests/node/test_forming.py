@@ -147,6 +147,8 @@ async def test_withdrawn_promise_allows_another_promise(tmp_path: Path, autojump
     async with founder.at_work() as forming:
         await trio.sleep(60)
         assert founder.alarm is not None
+        assert forming.withdrawal_refusal() is None
+        assert load_formation(tmp_path, A).promise is not None
         assert await forming.withdraw() is None
         assert load_formation(tmp_path, A).promise is None
         assert load_formation(tmp_path, A).withdrawn == (promise(A, A, B),)
@@ -162,6 +164,7 @@ async def test_refused_withdrawal_has_reason_without_alarm(tmp_path: Path, autoj
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
         assert await forming.withdraw() == "Withdrawal refused: this node has not made a promise yet."
+        assert forming.withdrawal_refusal() == "Withdrawal refused: this node has not made a promise yet."
         await founder.exchange_endorsements()
         await forming.until_settled()
         refusal = await forming.withdraw()

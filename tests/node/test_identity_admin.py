@@ -10,7 +10,7 @@ import trio
 from msgspec.structs import replace
 
 from bridge.api.control import CheckedAnswer, Refused
-from bridge.api.control_routes import NODES_EVICT
+from bridge.api.control_routes import NODES_EVICT, NODES_EVICT_CHECK
 from bridge.core.log.feature_level import BOUNDS_LEVEL, FIRST_LEVEL, KAFKA_LEVEL, SUPPORTED_LEVEL
 from bridge.core.log.records import Eviction, KeyReplacement, Level, Scope
 from bridge.core.membership.admission import Admitted, Standing
@@ -192,7 +192,7 @@ class FakeLeader:
 
 
 async def evict_stolen(admin: IdentityAdmin) -> dict[str, Any]:
-    call = Call(EVICT_STOLEN, "", {"check": 0}, body_of(NODES_EVICT, EVICT_STOLEN.body))
+    call = Call(EVICT_STOLEN, body_of(NODES_EVICT, EVICT_STOLEN.body))
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await admin.handlers[NODES_EVICT](call)))
     return found
 
@@ -220,8 +220,8 @@ async def test_follower_judges_eviction_by_current_state(*, learns_first: bool) 
 
 async def test_check_at_follower_does_not_take_over_leadership() -> None:
     node = FakeLeader(leads=False)
-    call = Call(EVICT_STOLEN, "", {"check": 1}, body_of(NODES_EVICT, EVICT_STOLEN.body))
-    assert isinstance(await node.admin.handlers[NODES_EVICT](call), CheckedAnswer)
+    call = Call(EVICT_STOLEN, body_of(NODES_EVICT_CHECK, EVICT_STOLEN.body))
+    assert isinstance(await node.admin.handlers[NODES_EVICT_CHECK](call), CheckedAnswer)
     assert ([what for what, _ in node.requested], node.leads) == (["barrier"], False)
 
 
@@ -229,7 +229,7 @@ async def test_check_at_follower_does_not_take_over_leadership() -> None:
 async def test_node_does_not_evict_itself(*, leads: bool) -> None:
     node = FakeLeader(leads=leads)
     request = Request("POST", "/v1/nodes/evict", b'{"node": "node-1"}')
-    call = Call(request, "", {"check": 0}, body_of(NODES_EVICT, request.body))
+    call = Call(request, body_of(NODES_EVICT, request.body))
     with pytest.raises(Refused, match="a node cannot evict itself: run the command at another voter"):
         await node.admin.handlers[NODES_EVICT](call)
     assert [what for what, _ in node.requested] == ["barrier"] * (not leads)

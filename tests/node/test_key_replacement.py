@@ -191,7 +191,7 @@ class Leader:
 
     async def replace_keys(self, body: bytes = b"{}", route: Route[Any] = KEYS_REPLACE) -> dict[str, Any]:
         request = Request("POST", route.path, body)
-        call = Call(request, "", {}, body_of(route, body))
+        call = Call(request, body_of(route, body))
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await self.admin.handlers[route](call)))
         return found
 

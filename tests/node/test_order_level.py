@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from trio.testing import MockClock
 
 from bridge.api.control import CheckedAnswer, Refused
-from bridge.api.control_routes import NODES_APPROVE
+from bridge.api.control_routes import NODES_APPROVE, NODES_APPROVE_CHECK, Route
 from bridge.core.log.feature_level import EVICTION_LEVEL, FIRST_LEVEL, SUPPORTED_LEVEL
 from bridge.core.log.records import Eviction
 from bridge.node.control.orders.leading import COMMIT_PATIENCE_S, commit_as_leader
@@ -91,28 +91,28 @@ async def test_other_old_voter_prevents_level(order: OrderLevel) -> None:
     assert caught.value.code == "level-too-low"
 
 
-async def _approve_successor(stage: OldFarm, check: int) -> Any:
+async def _approve_successor(stage: OldFarm, route: Route[Any]) -> Any:
     metadata = SimpleNamespace(name="node-4", raft_id=None, feature_level=SUPPORTED_LEVEL)
     newcomer = SimpleNamespace(node_id=identity(9), metadata=metadata, reachable=True, key=b"")
     approver = admin(CurrentFarm(stage.farm))
     approver.member_directory = SimpleNamespace(members=lambda: (newcomer,))  # type: ignore[assignment]
-    request = Request("POST", NODES_APPROVE.path, b'{"node": "node-4"}')
-    call = Call(request, "", {"check": check}, body_of(NODES_APPROVE, request.body))
-    return await approver.handlers[NODES_APPROVE](call)
+    request = Request("POST", route.path, b'{"node": "node-4"}')
+    call = Call(request, body_of(route, request.body))
+    return await approver.handlers[route](call)
 
 
-@pytest.mark.parametrize("check", [0, 1])
-async def test_running_old_voter_is_not_replaced(check: int) -> None:
+@pytest.mark.parametrize("route", [NODES_APPROVE, NODES_APPROVE_CHECK])
+async def test_running_old_voter_is_not_replaced(route: Route[Any]) -> None:
     """Gossip misses node-4, and the leader reaches it as a Raft server."""
     stage = OldFarm({2, 3, LOST})
     stage.farm = replace(stage.farm, in_contact=lambda *_: False)
     with pytest.raises(Refused, match=r"this approval needs feature level 2.*node-4 runs"):
-        await _approve_successor(stage, check)
+        await _approve_successor(stage, route)
     assert stage.requested == []
 
 
 async def test_check_permits_replacement_of_lost_old_voter() -> None:
-    assert isinstance(await _approve_successor(OldFarm({2, 3}), 1), CheckedAnswer)
+    assert isinstance(await _approve_successor(OldFarm({2, 3}), NODES_APPROVE_CHECK), CheckedAnswer)
 
 
 async def test_hostile_voter_does_not_prevent_level_of_eviction() -> None:

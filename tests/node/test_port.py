@@ -33,8 +33,11 @@ from tests.operator_views import farm_view, judged
 pytestmark = pytest.mark.usefixtures("machine_clock")
 
 
+NO_PROMISE = "this node has not made a promise yet."
+
+
 async def _nothing_to_withdraw() -> str | None:
-    return "this node has not made a promise yet."
+    return NO_PROMISE
 
 
 async def _nothing_to_confirm(cluster_id: bytes) -> str | None:
@@ -48,6 +51,7 @@ def port_of(
         make_view=lambda: view or farm_view(2, leader=1),
         trace=stage.trace,
         leave=lambda: (left if left is not None else []).append(True),
+        withdrawal_refusal=lambda: NO_PROMISE,
         withdraw=_nothing_to_withdraw,
         confirm=_nothing_to_confirm,
         messages=cast("UserMessages", None),

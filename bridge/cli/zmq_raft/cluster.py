@@ -419,17 +419,17 @@ def config(
     named = None if change == "remove" else [parse_peer(each) for each in peers]
 
     async def new_members(client: "protocol.ZmqRaftClient", patience_s: float) -> list["protocol.Peer"]:
-        if change == "set" and named is not None:
-            return named
         _, present = await _config(client, patience_s)
-        return _without(present, peers) if named is None else list(dict.fromkeys((*present, *named)))
+        if named is None:
+            return _without(present, peers)
+        return named if change == "set" else list(dict.fromkeys((*present, *named)))
 
     async def change_members(client: "protocol.ZmqRaftClient", patience_s: float) -> tuple[list["protocol.Peer"], int]:
         members = await new_members(client, patience_s)
         return members, await client.change_config(members, given, patience_s=patience_s)
 
     if change != "add":
-        if change == "remove" and not yes:
+        if not yes:
             cluster.ask(new_members)
         confirm(f"{'Leave' if change == 'set' else 'Remove'} {', '.join(peers)} {_ENDS[change]}", yes=yes)
 

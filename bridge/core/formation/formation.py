@@ -394,22 +394,26 @@ class Formation:
         elif self._durable.known is not None:
             self._effects.append(KnowsCluster(self._durable.known))
 
-    def _withdraw(self) -> None:
-        promise = self._durable.promise
+    def withdrawal_refusal(self) -> str | None:
+        """Return the reason why this node's promise cannot be withdrawn now; None if it can."""
         refusal = None
         if self.founding is not None or self._foundings_seen():
             refusal = "the farm is created, so a withdrawal is too late. To leave it, use `garlicfarm leave`."
-        elif promise is None and self._durable.endorsed is None:
+        elif self._durable.promise is None and self._durable.endorsed is None:
             refusal = "this node has not made a promise yet."
         elif self._pending is not None or self._is_about_to_exist():
             refusal = f"the founding is under way: all founders have promised. {self._until_it_exists()}"
         elif max(len(self._durable.withdrawn), len(self._durable.revoked)) >= WITHDRAWALS_MAX:
             refusal = f"this node has withdrawn {WITHDRAWALS_MAX} times; give it a new state directory instead."
+        return None if refusal is None else f"Withdrawal refused: {refusal}"
+
+    def _withdraw(self) -> None:
+        refusal = self.withdrawal_refusal()
         if refusal is not None:
-            self._effects.append(FormationRefused(f"Withdrawal refused: {refusal}"))
+            self._effects.append(FormationRefused(refusal))
             return
         self._persist_count += 1
-        endorsed = self._durable.endorsed
+        promise, endorsed = self._durable.promise, self._durable.endorsed
         next_state = replace(
             self._durable,
             promise=None,

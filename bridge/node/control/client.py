@@ -21,6 +21,7 @@ from msgspec import Struct
 from bridge.api import control_routes as routes
 from bridge.api.control import (
     WAIT_LIMIT_MS,
+    CheckedAnswer,
     ClusterAnswer,
     CommandAnswer,
     KeysAnswer,
@@ -149,12 +150,12 @@ class ControlClient:
         """Have an operator's command carried out; raise `ControlError` with the reason of a refusal."""
         return await self.call(routes.COMMANDS, command)
 
-    async def check(self, route: Route[Any], order: RequestBody) -> None:
-        """Raise `ControlError` if the node would refuse this order.
+    async def check(self, route: Route[CheckedAnswer], order: RequestBody | None) -> None:
+        """Raise `ControlError` if the node would refuse this order; `route` is the check of the order.
 
         A node of an earlier version does not have this check, and refuses an order only when the order itself arrives.
         """
-        status, body = await self.request("POST", _target(route, {"check": 1}), encode(order))
+        status, body = await self.request("POST", route.path, b"" if order is None else encode(order))
         if status in REFUSED and not _lacks_check(body):
             raise self._refused(status, body)
 
@@ -283,7 +284,7 @@ def _target(route: Route[Any], query: Mapping[str, int | str]) -> str:
 
 def _lacks_check(body: bytes) -> bool:
     try:
-        return decode(body, RefusalAnswer).error.code in {"bad-query", "no-such-path"}
+        return decode(body, RefusalAnswer).error.code == "no-such-path"
     except DocumentError:
         return False
 

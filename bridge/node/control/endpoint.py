@@ -99,6 +99,7 @@ async def control_endpoint(
         make_view=view.build,
         trace=local.trace,
         leave=leave,
+        withdrawal_refusal=node.forming.withdrawal_refusal,
         withdraw=node.forming.withdraw,
         confirm=node.forming.confirm,
         messages=node.user_messages,

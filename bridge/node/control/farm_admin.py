@@ -43,7 +43,7 @@ from bridge.core.membership.admission import server_name
 from bridge.node.control.operator_commands import OperatorCommands
 from bridge.node.control.orders.leading import check_can_lead, lead
 from bridge.node.control.orders.order_level import OrderLevel, check_level, reach_level
-from bridge.node.control.routes import Answer, Call, Handlers, fields_of, json_answer
+from bridge.node.control.routes import Answer, Call, Handlers, json_answer
 from bridge.node.control.stream import STREAM_TYPE, EventStream
 from bridge.node.events.durations import Durations
 from bridge.node.events.event_log import EventLog
@@ -78,6 +78,7 @@ class FarmAdmin:
         make_view: Callable[[], FarmView],
         trace: EventLog,
         leave: Callable[[], None],
+        withdrawal_refusal: Callable[[], str | None],
         withdraw: Callable[[], Awaitable[str | None]],
         confirm: Callable[[bytes], Awaitable[str | None]],
         messages: UserMessages,
@@ -94,6 +95,7 @@ class FarmAdmin:
         self._make_view = make_view
         self._trace = trace
         self._leave = leave
+        self._withdrawal_refusal = withdrawal_refusal
         self._withdraw = withdraw
         self._confirm = confirm
         self._messages = messages
@@ -116,11 +118,13 @@ class FarmAdmin:
             routes.STREAM: self._stream,
             routes.LOG_TIME: lambda _: self.log_time(),
             routes.SUBMIT: self._submit_entry,
-            routes.COMMANDS: self._command,
+            routes.COMMANDS: lambda call: self.command(call.body),
+            routes.COMMANDS_CHECK: self._check_command,
             routes.EVENT: self._send_event,
             routes.QUERY: self._query,
             routes.LEAVE: lambda _: self.leave(),
             routes.WITHDRAW: lambda _: self.withdraw(),
+            routes.WITHDRAW_CHECK: lambda _: self.check_withdrawal(),
             routes.CONFIRM_CLUSTER: self._confirm_cluster,
             routes.TRANSFER: self._transfer,
         }
@@ -166,12 +170,10 @@ class FarmAdmin:
         return await self.read_log(first, limit, wait_ms, linearizable=call.numbers["linearizable"] > 0)
 
     async def _submit_entry(self, call: Call[None]) -> Answer:
-        answer = await self.submit(_entry(call.request.body), _request_id(call.query))
+        answer = await self.submit(_entry(call.request.body), _request_id(call.texts.get("request")))
         return json_answer(answer, OUTCOME_STATUS[answer.outcome])
 
-    async def _command(self, call: Call[CommandRequest]) -> CheckedAnswer | CommandAnswer:
-        if not call.is_check:
-            return await self.command(call.body)
+    async def _check_command(self, call: Call[CommandRequest]) -> CheckedAnswer:
         await self.check_command(call.body)
         return CheckedAnswer()
 
@@ -373,28 +375,33 @@ class FarmAdmin:
         farm, raft = self._current.required(), self._make_view().raft
         return await order_handover(farm.replica, farm.signer, raft.voters, to, raft.election_timeout_ms)
 
+    async def check_withdrawal(self) -> CheckedAnswer:
+        """Raise `Refused` if the node would refuse a withdrawal now."""
+        _require(self._withdrawal_refusal(), "not-withdrawn")
+        return CheckedAnswer()
+
     async def withdraw(self) -> WithdrawnAnswer:
         """Withdraw this node's promise to create the farm."""
-        reason = await self._withdraw()
-        if reason is not None:
-            raise Refused(409, "not-withdrawn", reason)
+        _require(await self._withdraw(), "not-withdrawn")
         return WithdrawnAnswer(withdrawn=True)
 
     async def confirm_cluster(self, cluster_id: str) -> ConfirmedAnswer:
         """Accept this cluster, by its id in hexadecimal, as the node's farm."""
-        reason = await self._confirm(bytes.fromhex(cluster_id))
-        if reason is not None:
-            raise Refused(409, "not-confirmed", reason)
+        _require(await self._confirm(bytes.fromhex(cluster_id)), "not-confirmed")
         return ConfirmedAnswer(cluster_id)
 
 
-def _request_id(query: str) -> RequestId | None:
-    named = None
-    for _, text in fields_of(query, ("request",)):
-        named = parse_request_id(text)
-        if named is None:
-            what = "CLIENT-BORN-SEQUENCE: a name of 1 to 64 bytes, a committed index seen before, a number from 1 on"
-            raise Refused(400, "bad-query", f"request is {text[:100]!r}, not {what}")
+def _require(refusal: str | None, code: str) -> None:
+    """Raise `Refused` if there is a reason for it."""
+    if refusal is not None:
+        raise Refused(409, code, refusal)
+
+
+def _request_id(text: str | None) -> RequestId | None:
+    named = None if text is None else parse_request_id(text)
+    if text is not None and named is None:
+        what = "CLIENT-BORN-SEQUENCE: a name of 1 to 64 bytes, a committed index seen before, a number from 1 on"
+        raise Refused(400, "bad-query", f"request is {text[:100]!r}, not {what}")
     return named
 
 

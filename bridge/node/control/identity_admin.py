@@ -93,7 +93,9 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
         return {
             routes.NODES: self._list,
             routes.NODES_APPROVE: self._approve,
+            routes.NODES_APPROVE_CHECK: self._check_approval,
             routes.NODES_EVICT: self._evict,
+            routes.NODES_EVICT_CHECK: self._check_evict,
             routes.KEYS_REPLACE: self._replace_keys,
             routes.KEYS_REPLACE_CHECK: self._check_replacement,
             routes.BACKUP: self._back_up,
@@ -166,13 +168,16 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
 
     # -- approve -------------------------------------------------------------------------------------------------------
 
-    async def _approve(self, call: Call[NodeRequest]) -> NodeApproved | CheckedAnswer:
-        farm, node = self.current.required(), call.body.node
+    async def _check_approval(self, call: Call[NodeRequest]) -> CheckedAnswer:
+        farm = self.current.required()
         await self._prepare(farm)
-        check_level(farm, _approval_level(farm.state, self._decision(farm.state, node)))
-        if call.is_check:
-            return CheckedAnswer()
-        return await self._approved(farm, lambda: self._decision(farm.state, node))
+        check_level(farm, _approval_level(farm.state, self._decision(farm.state, call.body.node)))
+        return CheckedAnswer()
+
+    async def _approve(self, call: Call[NodeRequest]) -> NodeApproved:
+        await self._check_approval(call)
+        farm = self.current.required()
+        return await self._approved(farm, lambda: self._decision(farm.state, call.body.node))
 
     async def approve_invited(self, node_id: bytes) -> None:
         """Admit a node with an invitation, if no other identity has its name; raise `Refused`."""
@@ -259,12 +264,15 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
 
     # -- evict ---------------------------------------------------------------------------------------------------------
 
-    async def _evict(self, call: Call[NodeRequest]) -> NodeEvicted | CheckedAnswer:
-        farm, which = self.current.required(), call.body
+    async def _check_evict(self, call: Call[NodeRequest]) -> CheckedAnswer:
+        farm = self.current.required()
         await self._prepare(farm)
-        self._check_eviction(farm, which)
-        if call.is_check:
-            return CheckedAnswer()
+        self._check_eviction(farm, call.body)
+        return CheckedAnswer()
+
+    async def _evict(self, call: Call[NodeRequest]) -> NodeEvicted:
+        await self._check_evict(call)
+        farm, which = self.current.required(), call.body
         await lead(farm, self.hand_over)
         node_id, server_id, obstacle = self._check_eviction(farm, which)
         each = None if server_id is None else farm.state.admitted[server_id]

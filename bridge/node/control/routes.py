@@ -9,11 +9,11 @@ Every refusal is JSON `{"error": {"code": …, "text": …}}`, whose text contai
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bridge.api.control import RefusalAnswer, RefusalView, Refused
 from bridge.api.control_routes import Access, Route
@@ -55,14 +55,11 @@ class Call(Struct, Generic[B], frozen=True):
     """A request that has passed all checks of its route."""
 
     request: Request
-    query: str
-    numbers: Mapping[str, int]
     body: B
-
-    @property
-    def is_check(self) -> bool:
-        """True if an order is only checked, so that a user does not confirm an order that would be refused."""
-        return self.numbers["check"] > 0
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """The numeric parameters of the route."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """The other parameters in the query."""
 
 
 Handlers = Mapping[Route[Any], Callable[[Call[Any]], Awaitable[Struct | Answer]]]
@@ -143,9 +140,8 @@ class Routes:
             raise Refused(405, "wrong-method", f"{parts.path} takes {route.method}, not {request.method}")
         if request.access < route.access:
             raise Refused(403, "forbidden", "this token only reads; use the one in the node's control.admin.token")
-        numbers = numbers_of(parts.query, route.numbers) if route.numbers else {}
-        body = body_of(route, request.body)
-        found = await handler(Call(request, parts.query, numbers, body))
+        numbers, texts = parameters_of(route, parts.query)
+        found = await handler(Call(request, body_of(route, request.body), numbers, texts))
         return found if isinstance(found, Answer) else json_answer(found, route.status)
 
 
@@ -164,25 +160,25 @@ def json_answer(document: Struct, status: int = 200) -> Answer:
     return Answer(status, encode(document))
 
 
-def fields_of(query: str, names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the fields of a query; raise `Refused` if it does not parse, or has a name outside `names`."""
+def parameters_of(route: Route[Any], query: str) -> tuple[dict[str, int], dict[str, str]]:
+    """Return all numeric parameters of a route, and the other ones in the query; raise `Refused` with the list."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=QUERY_LIMIT_FIELDS)
     except ValueError as error:
         raise Refused(400, "bad-query", f"the query does not parse: {error}") from error
-    for name, _ in pairs:
-        if name not in names:
-            raise Refused(400, "bad-query", f"no parameter {name[:40]!r}; there are {', '.join(names)}")
-    return pairs
+    numbers, texts = dict(route.numbers), dict[str, str]()
+    for name, text in pairs:
+        if name in numbers:
+            numbers[name] = _number(name, text)
+        elif name in route.texts:
+            texts[name] = text
+        else:
+            known = ", ".join((*route.numbers, *route.texts)) or "none"
+            raise Refused(400, "bad-query", f"{route.path} has no parameter {name[:40]!r}; its parameters: {known}")
+    return numbers, texts
 
 
-def numbers_of(query: str, defaults: Mapping[str, int]) -> dict[str, int]:
-    """Return the numbers of a query, each with its default; raise `Refused` with the list of parameters."""
-    numbers = dict(defaults)
-    for name, text in fields_of(query, numbers):
-        if not (
-            text.isascii() and text.isdigit() and len(text) <= len(str(NUMBER_LIMIT)) and int(text) <= NUMBER_LIMIT
-        ):
-            raise Refused(400, "bad-query", f"{name} is {text[:40]!r}, not a number from 0 on")
-        numbers[name] = int(text)
-    return numbers
+def _number(name: str, text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= len(str(NUMBER_LIMIT)) and int(text) <= NUMBER_LIMIT:
+        return int(text)
+    raise Refused(400, "bad-query", f"{name} is {text[:40]!r}, not a number from 0 on")

@@ -153,6 +153,10 @@ class Forming:
         self._members = members
         self._work.set()
 
+    def withdrawal_refusal(self) -> str | None:
+        """Return the reason why a withdrawal would be refused now; None if it would not."""
+        return self._core.withdrawal_refusal()
+
     async def withdraw(self) -> str | None:
         """Withdraw this node's promise for an operator; return the reason if that is impossible."""
         return await self._request(WithdrawRequested())
