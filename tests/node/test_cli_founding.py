@@ -96,14 +96,32 @@ def test_second_init_does_not_overwrite(garlicfarm: Call, tmp_path: Path) -> Non
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
 
 
-def test_init_with_wrong_address_does_not_write(garlicfarm: Call, tmp_path: Path) -> None:
-    for address, reason in (
-        ("8.8.8.8", "gossip.bind"),
-        ("192.168.250.250", "Cannot assign requested address; give an address of this machine"),
-    ):
-        refused = garlicfarm("init", "--bind", f"{address}:17668", "--no-start")
-        assert refused.exit_code == 1
-        assert reason in refused.stderr
+@pytest.mark.parametrize("command", ["init", "join"])
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--bind", "8.8.8.8:17668"), "gossip.bind"),
+        (("--bind", "192.168.250.250:17668"), "Cannot assign requested address; give an address of this machine"),
+        (("--name", "no name", *BIND), "name: 'no name'"),
+    ],
+    ids=["public", "foreign", "name"],
+)
+def test_wrong_option_is_refused_before_files_and_token(
+    garlicfarm: Call,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    options: tuple[str, ...],
+    reason: str,
+) -> None:
+    async def redeem(*_: object) -> Granted:
+        raise AssertionError("the token is redeemed")
+
+    monkeypatch.setattr(join_command, "redeem", redeem)
+    token = (str(Token((InviterAddress("127.0.0.1", 1),), bytes(32), bytes(16))),) if command == "join" else ()
+    refused = garlicfarm(command, *token, *options, "--no-start")
+    assert refused.exit_code == 1
+    assert reason in refused.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

@@ -153,6 +153,15 @@ def test_joined_node_receives_its_signing_key(garlicfarm: Call, monkeypatch: pyt
     assert (again.exit_code, "has a master already" in again.stderr) == (1, True)
 
 
+def test_unfit_configuration_is_refused_before_token(garlicfarm: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = str(Token((InviterAddress("127.0.0.1", 9),), bytes(32), bytes(16)))
+    monkeypatch.setattr(receiving, "redeem", None)
+    file = node_places().configuration
+    file.write_text(f"master = []\n{file.read_text()}")
+    refused = garlicfarm("keys", "receive", token)
+    assert (refused.exit_code, "master" in refused.stderr) == (1, True)
+
+
 def test_key_of_other_farm_is_not_received(garlicfarm: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     before = node_places().configuration.read_text()
     token = granting(monkeypatch, new_farm_key(3))

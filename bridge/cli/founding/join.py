@@ -18,6 +18,7 @@ from bridge.api.outputs import JoinOutput
 from bridge.cli.failure import fail, failures, interruptible
 from bridge.cli.founding.init import WRONG
 from bridge.cli.founding.new_files import (
+    check_own_settings,
     configuration_text,
     end_command,
     interrupted_state,
@@ -117,12 +118,15 @@ def _redeemed(
 ) -> tuple[JoinOutput, dict[Path, SigningKey]]:
     """Redeem the token, and write the granted files unless an earlier run has written them."""
     make_directories(places)
+    own = own_settings(name, bind)
+    if writes:
+        check_own_settings(places, own)
     with as_node_user(places):
         identity = load_identity(places.state_dir)
     granted = trio.run(redeem, token, identity, name or name_of_host(socket.gethostname()))
     farm_key, shared = parse_bundle(granted.bundle)
     keys = [parse_signing_key(each) for each in granted.signing_keys]
-    settings, files = with_signing_keys(places.directory, merged(own_settings(name, bind), shared), keys)
+    settings, files = with_signing_keys(places.directory, merged(own, shared), keys)
     if writes:
         write_files(places, "join", farm_key, configuration_text(places, settings), files)
     signing = tuple(map(str, files))

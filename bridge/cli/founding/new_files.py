@@ -136,6 +136,11 @@ def own_settings(name: str | None, bind: str | None) -> dict[str, Any]:
     return named if bind is None else {**named, "gossip": {"bind": bind}}
 
 
+def check_own_settings(places: Places, settings: Mapping[str, Any]) -> None:
+    """Raise errors of the configuration and of files before a command uses a token that is valid only once."""
+    _check_address(check_text(places.configuration, configuration_text(places, settings)))
+
+
 def merged(own: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of both; this node's settings have precedence."""
     made = dict(shared)

@@ -55,6 +55,8 @@ def receive(*, token: str | None, token_file: Path | None, as_json: bool) -> Non
             fail("give the token once: as an argument, or with --token-file")
         configuration = load_configuration(places.configuration)
         refuse_configured(configuration)
+        # A configuration that cannot be changed ends the command here, before the token is used.
+        _configuration_text(places, [places.directory / "trial.key"])
         granted = _granted(places, configuration, parse_token(token or secret_token(token_file)))
         keys = [parse_signing_key(each) for each in granted.signing_keys]
         if not keys:
@@ -80,10 +82,16 @@ def _granted(places: Places, configuration: NodeConfiguration, token: Token) -> 
 
 def _write(places: Places, keys: list[SigningKey]) -> list[Path]:
     files = [places.directory / f"{key.destination.address[:8]}.key" for key in keys]
-    added = [{"signing_key": path.name} for path in files]
-    text = add_tables(places.configuration.read_text(encoding="utf-8"), "master", added)
-    check_text(places.configuration, text)
+    text = _configuration_text(places, files)
     for path, key in zip(files, keys, strict=True):
         save_signing_key(path, key, again=True)
     replace_configuration(places.configuration, text)
     return files
+
+
+def _configuration_text(places: Places, files: list[Path]) -> str:
+    """Return the configuration with these signing keys; raise errors if it cannot be written."""
+    added = [{"signing_key": path.name} for path in files]
+    text = add_tables(places.configuration.read_text(encoding="utf-8"), "master", added)
+    check_text(places.configuration, text)
+    return text
