@@ -135,7 +135,7 @@ class Child:
             line, _, rest = self._received.partition(b"\n")
             self._received = bytearray(rest)
             return line.decode()
-        raise ChildError(f"{self.name} did not print a line within {timeout_s:g} s{self._last_words()}")
+        raise ChildError(f"{self.name} did not print a line within {timeout_s:g} s{self._last_output()}")
 
     async def wait_ready(self, timeout_s: float = LINE_TIMEOUT_S) -> None:
         """Wait until it prints that it is ready."""
@@ -180,8 +180,8 @@ class Child:
         return resident_bytes(self.pid)
 
     def _ended_early(self) -> ChildError:
-        return ChildError(f"{self.name} ended early{self._last_words()}")
+        return ChildError(f"{self.name} ended early{self._last_output()}")
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         words = self.log.read_text(encoding="utf-8", errors="replace").strip() if self.log.exists() else ""
         return f"; its last output: …{words[-_TAIL_CHARACTERS:]}" if words else ""

@@ -36,7 +36,7 @@ LEADER_TIMEOUT_S: Final = 30.0
 START_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.02
 _HOST: Final = "127.0.0.1"
-_LAST_WORDS: Final = 600
+_LAST_OUTPUT_CHARACTERS: Final = 600
 _TRIES_OFTEN: Final[Mapping[str, object]] = {
     "retry.backoff.ms": 20,
     "retry.backoff.max.ms": 50,
@@ -134,7 +134,7 @@ class OurVoters:
                     return
                 await trio.sleep(POLL_S)
         words = await trio.Path(log).read_text(encoding="utf-8", errors="replace")
-        raise ChildError(f"voter {node_id} does not listen; its last output: …{words[-_LAST_WORDS:]}")
+        raise ChildError(f"voter {node_id} does not listen; its last output: …{words[-_LAST_OUTPUT_CHARACTERS:]}")
 
     async def close(self) -> None:
         """End every process."""

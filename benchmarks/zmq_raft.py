@@ -16,7 +16,7 @@ import trio
 from benchmarks.child import ChildError
 from benchmarks.figures import Figure, percentile
 from benchmarks.job import Job, leave_out_if
-from benchmarks.zmq_raft_group import Make, ZmqRaftGroup, missing, running_zmq_raft_group
+from benchmarks.zmq_raft_group import Program, ZmqRaftGroup, missing, running_zmq_raft_group
 
 CLIENTS = 64
 CONNECTIONS = 4
@@ -25,27 +25,29 @@ WARM_UP_S = 1.0
 FAILOVER_S = 4.0
 BEFORE_KILL_S = 1.0
 GOAL_TIMES = 3.0
-NAMES = {Make.OURS: "garlicfarm", Make.PACKAGE: "npm zmq-raft"}
+NAMES = {Program.OURS: "garlicfarm", Program.PACKAGE: "npm zmq-raft"}
 
 
 async def throughput(job: Job) -> list[Figure]:
     """Measure updates per second and their latency."""
     leave_out_if(missing())
-    found: dict[Make, list[tuple[float, list[float]]]] = {make: [] for make in NAMES}
+    found: dict[Program, list[tuple[float, list[float]]]] = {program: [] for program in NAMES}
     for run in range(job.runs):
-        for make in NAMES:
-            async with running_zmq_raft_group(job.directory / f"{run}-{make.value}", [make] * 3) as group:
-                found[make].append(await _load(group, job.seconds))
+        for program in NAMES:
+            async with running_zmq_raft_group(job.directory / f"{run}-{program.value}", [program] * 3) as group:
+                found[program].append(await _load(group, job.seconds))
     where = f"ØMQ Raft, {CLIENTS} concurrent updates of {UPDATE_BYTES} bytes, three servers, fsync on, client in Node"
     figures = []
-    for make, turns in found.items():
+    for program, turns in found.items():
         ranked = [sorted(latencies) for _, latencies in turns]
         figures += [
-            Figure(where, f"{NAMES[make]}: updates", "/s", tuple(rate for rate, _ in turns)),
-            Figure(where, f"{NAMES[make]}: latency p50", "ms", tuple(percentile(each, 0.5) for each in ranked)),
-            Figure(where, f"{NAMES[make]}: latency p99", "ms", tuple(percentile(each, 0.99) for each in ranked)),
+            Figure(where, f"{NAMES[program]}: updates", "/s", tuple(rate for rate, _ in turns)),
+            Figure(where, f"{NAMES[program]}: latency p50", "ms", tuple(percentile(each, 0.5) for each in ranked)),
+            Figure(where, f"{NAMES[program]}: latency p99", "ms", tuple(percentile(each, 0.99) for each in ranked)),
         ]
-    ratios = tuple(own / package for (own, _), (package, _) in zip(found[Make.OURS], found[Make.PACKAGE], strict=True))
+    ratios = tuple(
+        own / package for (own, _), (package, _) in zip(found[Program.OURS], found[Program.PACKAGE], strict=True)
+    )
     figures.append(Figure(where, "updates, garlicfarm / zmq-raft", "x", ratios, f"goal at least {GOAL_TIMES:g}"))
     return figures
 
@@ -65,19 +67,18 @@ async def _load(group: ZmqRaftGroup, seconds: float) -> tuple[float, list[float]
 async def failover(job: Job) -> list[Figure]:
     """Measure SIGKILL of the leader."""
     leave_out_if(missing())
-    found: dict[Make, list[float]] = {make: [] for make in NAMES}
-    for make in NAMES:
-        async with running_zmq_raft_group(job.directory / make.value, [make] * 3) as group:
+    found: dict[Program, list[float]] = {program: [] for program in NAMES}
+    for program in NAMES:
+        async with running_zmq_raft_group(job.directory / program.value, [program] * 3) as group:
             for _ in range(job.runs):
-                found[make].append(await _kill_leader(group))
+                found[program].append(await _kill_leader(group))
     where = "ØMQ Raft, SIGKILL of the leader until the next acknowledged update, election timeout 200 to 300 ms"
-    package_s = statistics.median(found[Make.PACKAGE])
-    notes = {
-        Make.OURS: f"= {statistics.median(found[Make.OURS]) / package_s:.2f} of the package's time; goal at most 1"
-    }
+    package_s = statistics.median(found[Program.PACKAGE])
+    share = statistics.median(found[Program.OURS]) / package_s
+    notes = {Program.OURS: f"= {share:.2f} of the package's time; goal at most 1"}
     return [
-        Figure(where, f"{NAMES[make]}: without an acknowledgment", "s", tuple(gaps), notes.get(make, ""))
-        for make, gaps in found.items()
+        Figure(where, f"{NAMES[program]}: without an acknowledgment", "s", tuple(gaps), notes.get(program, ""))
+        for program, gaps in found.items()
     ]
 
 

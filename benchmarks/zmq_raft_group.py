@@ -49,7 +49,7 @@ def missing() -> str | None:
     return None
 
 
-class Make(Enum):
+class Program(Enum):
     """The implementation of a member."""
 
     PACKAGE = "package"
@@ -61,7 +61,7 @@ class Member:
     """One server: its addresses, and its process if started. It listens at `bind`; others connect to `url`."""
 
     peer_id: str
-    make: Make
+    program: Program
     url: str
     bind: str
     broadcast: str
@@ -80,7 +80,7 @@ class Member:
         """True if its process runs."""
         return self.child is not None and runs(self.child)
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """Return the end of its standard error."""
         log_text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         return log_text[-3000:]
@@ -144,12 +144,12 @@ class ZmqRaftGroup:
         """The members in the form of a configuration."""
         return [(member.peer_id, member.url) for member in self.members.values()]
 
-    def add(self, peer_id: str, make: Make) -> Member:
+    def add(self, peer_id: str, program: Program) -> Member:
         """Choose ports for another member."""
         listens, broadcasts, public = listening_ports(3)
         member = Member(
             peer_id,
-            make,
+            program,
             f"tcp://{LOOPBACK}:{public if self._relay else listens}",
             f"tcp://{LOOPBACK}:{listens}",
             f"tcp://{LOOPBACK}:{broadcasts}",
@@ -160,10 +160,10 @@ class ZmqRaftGroup:
             self._nursery.start_soon(self._relay, member)
         return member
 
-    async def open(self, makes: Sequence[Make]) -> None:
+    async def open(self, programs: Sequence[Program]) -> None:
         """Start members named 1, 2, … and wait for a leader."""
-        for number, make in enumerate(makes, start=1):
-            self.add(str(number), make)
+        for number, program in enumerate(programs, start=1):
+            self.add(str(number), program)
         peers = self.peers
         for member in self.members.values():
             await self.start(member, peers)
@@ -173,9 +173,9 @@ class ZmqRaftGroup:
         """Start a member, for the first time or again, and wait until it listens."""
         if member.child is not None:
             await member.child.end()
-        command = self._package_command if member.make is Make.PACKAGE else self._own_command
-        start = Child.start if member.make is Make.PACKAGE else Child.start_foreign
-        name = f"{member.make.value} server {member.peer_id}"
+        command = self._package_command if member.program is Program.PACKAGE else self._own_command
+        start = Child.start if member.program is Program.PACKAGE else Child.start_foreign
+        name = f"{member.program.value} server {member.peer_id}"
         child = await start(name, command(member, peers or self.peers), member.log)
         with trio.move_on_after(START_TIMEOUT_S):
             while runs(child):
@@ -187,7 +187,7 @@ class ZmqRaftGroup:
                 await trio.sleep(POLL_S)
         child.kill()
         await child.end()
-        raise ChildError(f"{name} does not listen; its last output: …{member.last_words()}")
+        raise ChildError(f"{name} does not listen; its last output: …{member.last_output()}")
 
     async def kill(self, member: Member) -> None:
         """Kill a member, and wait for its end."""
@@ -206,14 +206,14 @@ class ZmqRaftGroup:
                 member.deaths.append(str(error))
             else:
                 return
-        raise ChildError(f"server {member.peer_id} does not stay up; its last output: …{member.last_words()}")
+        raise ChildError(f"server {member.peer_id} does not stay up; its last output: …{member.last_output()}")
 
     async def stop(self, member: Member) -> None:
         """Request its end, and wait for it."""
         child, member.child = member.child, None
         if child is None:
             return
-        if member.make is Make.OURS and runs(child):
+        if member.program is Program.OURS and runs(child):
             os.kill(child.pid, signal.SIGTERM)
             with trio.move_on_after(START_TIMEOUT_S):
                 while runs(child):  # noqa: ASYNC110 - another process's end wakes no task
@@ -228,7 +228,7 @@ class ZmqRaftGroup:
                     if member.lives and (found := await self.info(member)) is not None and found["isLeader"]:
                         return member
                 await trio.sleep(POLL_S)
-        reasons = "\n".join(f"{member.peer_id}: …{member.last_words()}" for member in self.members.values())
+        reasons = "\n".join(f"{member.peer_id}: …{member.last_output()}" for member in self.members.values())
         raise ChildError(f"no server leads within {timeout_s:g} s; {reasons}")
 
     async def info(self, member: Member, timeout_s: float = 1.0) -> dict[str, Any] | None:
@@ -280,7 +280,7 @@ class ZmqRaftGroup:
 @asynccontextmanager
 async def running_zmq_raft_group(
     directory: Path,
-    makes: Sequence[Make],
+    programs: Sequence[Program],
     *,
     options: Mapping[str, object] | None = None,
     arguments: Sequence[str] = (),
@@ -291,7 +291,7 @@ async def running_zmq_raft_group(
     async with trio.open_nursery() as nursery:
         group = ZmqRaftGroup(directory, nursery, options=options, arguments=arguments, relay=relay)
         try:
-            await group.open(makes)
+            await group.open(programs)
             yield group
         finally:
             with trio.CancelScope(shield=True):

@@ -319,7 +319,9 @@ def start_query(
             count_batch(outcome, time.monotonic() - began, settings.metrics)
         if settings.alerting is not None:
             settings.alerting.batch_done(
-                newest_of(outcome), is_full=may_have_more(outcome, settings.source), in_turn=may_be_in_turn(outcome)
+                newest_of(outcome),
+                is_full=may_have_more(outcome, settings.source),
+                others_wait=may_leave_farms_waiting(outcome),
             )
         if settings.judge is not None:
             settings.judge(outcome.rows.get(RECENT))
@@ -391,7 +393,7 @@ def may_have_more(outcome: Outcome, source: Mapping[str, str]) -> bool:
     return spanned >= most * TOPIC_FULL
 
 
-def may_be_in_turn(outcome: Outcome) -> bool:
+def may_leave_farms_waiting(outcome: Outcome) -> bool:
     """Return True if the farms of a full batch may be too many for one batch, so that others wait for their turn."""
     return len(newest_of(outcome)) * SHARE_LEAST >= entries_in(outcome)
 

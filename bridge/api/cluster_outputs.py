@@ -16,13 +16,13 @@ class ZmqRaftPeerView(Record, frozen=True):
     """A member of an ØMQ Raft cluster. All figures are null if it does not reply."""
 
     id: str
-    """Its id."""
+    """Id of the peer."""
     url: str
     """The address of its ROUTER socket."""
     role: str | None = None
     """`leader` or `follower`, as it reports; null if it does not reply."""
     term: int | None = None
-    """Its term."""
+    """Term of the peer."""
     first_index: int | None = None
     """The first entry of its log, after compaction."""
     last_index: int | None = None
@@ -50,7 +50,7 @@ class ZmqRaftMemberView(Record, frozen=True):
     """A member of an ØMQ Raft cluster, by its id and the URL of its ROUTER socket."""
 
     id: str
-    """Its id."""
+    """Id of the member."""
     url: str
     """The address of its ROUTER socket."""
 
@@ -118,7 +118,7 @@ class ZmqRaftEntryView(Record, frozen=True):
     """A line of `zmq-raft log` or `follow`: a committed entry. It has either `value` or `base64`."""
 
     index: int
-    """Its place in the log, from 1 on."""
+    """Place of the entry in the log, from 1 on."""
     term: int
     """The term of the leader that appended it."""
     kind: str
@@ -126,9 +126,9 @@ class ZmqRaftEntryView(Record, frozen=True):
     request_id: str
     """The id of the request that caused it, 24 hexadecimal digits; zeros if none did."""
     value: str | UnsetType = UNSET
-    """Its content, if it is text in UTF-8; JSON for a configuration or a checkpoint."""
+    """Content of the entry, if it is text in UTF-8; JSON for a configuration or a checkpoint."""
     base64: bytes | UnsetType = UNSET
-    """Its content in base64, if it is not text."""
+    """Content of the entry in base64, if it is not text."""
 
     @classmethod
     def of(cls, index: int, term: int, kind: str, request_id: str, data: bytes) -> Self:
@@ -171,7 +171,7 @@ class KraftReplicaView(Record, frozen=True):
     """A replica of a KRaft quorum, as the leader sees it. Times are by the leader's clock."""
 
     id: int
-    """Its node.id."""
+    """node.id of the replica."""
     directory_id: str
     """The id of its directory; `AAAAAAAAAAAAAAAAAAAAAA` if the voters come from settings without such ids."""
     status: str
@@ -185,7 +185,7 @@ class KraftReplicaView(Record, frozen=True):
     last_caught_up_ms: int | None
     """The last time when it had all of the leader's log; null: not yet."""
     listeners: tuple[str, ...]
-    """Its listeners, as NAME://HOST:PORT, if the leader reports them."""
+    """Listeners of the replica, as NAME://HOST:PORT, if the leader reports them."""
 
 
 class KraftDescribeOutput(Document, frozen=True):
@@ -196,7 +196,7 @@ class KraftDescribeOutput(Document, frozen=True):
     leader_id: int
     """The node.id of the leader."""
     leader_epoch: int
-    """Its epoch."""
+    """Epoch of the leader."""
     high_watermark: int
     """Records below this offset are committed."""
     max_follower_lag: int
@@ -211,7 +211,7 @@ class KraftVoterView(Record, frozen=True):
     """A voter of a KRaft quorum."""
 
     id: int
-    """Its node.id."""
+    """node.id of the voter."""
     address: str
     """The server's address for the other servers."""
 
@@ -267,7 +267,7 @@ class KraftRecordView(Record, frozen=True):
     """A line of `kraft log`: a committed record. Key and value are text, or otherwise base64."""
 
     offset: int
-    """Its place in the log, from 0 on."""
+    """Place of the record in the log, from 0 on."""
     epoch: int
     """The epoch of the leader that appended it."""
     timestamp_ms: int

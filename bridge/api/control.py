@@ -47,9 +47,9 @@ class ServerClock(Record, frozen=True):
     raft_id: int
     """The Raft id of the server."""
     name: str
-    """Its name."""
+    """Name of the server."""
     voter: bool
-    """Its clock counts for the majority time."""
+    """The clock counts for the majority time."""
     offset_ms: int | None
     """Lead of its clock in milliseconds; null if its last report is too old, or the offset is unknown."""
 
@@ -109,7 +109,7 @@ class FarmKeyView(Record, frozen=True):
     key_id: str
     """The id of the key."""
     state: FarmKeyState
-    """Its use at the queried node."""
+    """Use of the key at the queried node."""
     since: int
     """Epoch (logical clock of the ring) of the change that installed it."""
     opened_by: int
@@ -177,7 +177,7 @@ class InvitationUseView(Record, frozen=True):
     name: str
     """The name that it gave."""
     id: str
-    """Its NodeId."""
+    """NodeId of the node."""
     time_ms: int
     """Unix time of its request, milliseconds."""
     waits: bool
@@ -188,7 +188,7 @@ class InvitationView(Record, frozen=True):
     """An invitation of this node, without its secret."""
 
     id: str
-    """Its id, for `invite revoke`."""
+    """Id of the invitation, for `invite revoke`."""
     state: str
     """`open`, `used`, `expired` or `revoked`."""
     uses_max: int
@@ -250,17 +250,17 @@ class IdentityView(Record, frozen=True):
     """An identity in the log or in gossip."""
 
     id: str
-    """Its NodeId."""
+    """NodeId of the identity."""
     name: str | None
-    """Its name."""
+    """Name of the identity."""
     raft_id: int | None
-    """Its Raft id; null if the log has not admitted it."""
+    """Raft id; null if the log has not admitted the identity."""
     standing: str
-    """Its status in the farm."""
+    """Status of the identity in the farm."""
     status: str
     """Status of its process, from gossip; `unknown` without one."""
     server_role: str
-    """Its role in the Raft group: `voter`, `learner` or `none`."""
+    """Role in the Raft group: `voter`, `learner` or `none`."""
     reason: str | None = None
     """Reason why it is not admitted; null if it is."""
 
@@ -269,13 +269,13 @@ class ClientKeyView(Record, frozen=True):
     """A client key, admitted now or earlier."""
 
     id: str
-    """Its id."""
+    """Id of the key."""
     name: str
-    """Its name in the farm."""
+    """Name of the key in the farm."""
     scopes: tuple[str, ...]
-    """Its scopes: `weights`, `operator`."""
+    """Scopes of the key: `weights`, `operator`."""
     admitted: bool
-    """It is admitted now."""
+    """The key is admitted now."""
     admitted_by: str | UnsetType = UNSET
     """Id of the node that admitted it, from feature level 5 on."""
 
@@ -299,20 +299,20 @@ class RetiredIdentity(Record, frozen=True):
     """A retired identity: another identity has its name."""
 
     id: str
-    """Its NodeId."""
+    """NodeId of the retired identity."""
     raft_id: int
-    """Its Raft id."""
+    """Raft id of the retired identity."""
 
 
 class NodeApproved(Document, frozen=True):
     """An identity was admitted, or has taken a name."""
 
     name: str
-    """Its name."""
+    """Name of the admitted identity."""
     id: str
-    """Its NodeId."""
+    """NodeId of the admitted identity."""
     raft_id: int
-    """Its Raft id."""
+    """Raft id of the admitted identity."""
     retired: RetiredIdentity | None
     """The identity that had the name before; null if the name is new."""
 
@@ -321,21 +321,21 @@ class NodeEvicted(Document, frozen=True):
     """An identity is evicted permanently."""
 
     id: str
-    """Its NodeId."""
+    """NodeId of the evicted identity."""
     era: int
     """The number of the replacement of keys."""
     sealed_for: int
     """Number of members with a sealed copy of the new key."""
     name: str | None
-    """Its former name."""
+    """Former name of the evicted identity."""
     raft_id: int | None
-    """Its Raft id."""
+    """Raft id of the evicted identity."""
     keys_replaced: bool
     """Gossip distributes the new key; otherwise operators replace the key files."""
     left_out: tuple[str, ...]
     """Nodes that need the new key file."""
     votes_still: bool
-    """Its server still votes, until the other voters allow its removal."""
+    """The evicted server still votes, until the other voters allow its removal."""
     keys_not_replaced: str | UnsetType = UNSET
     """Reason why gossip does not distribute the new key although it could, and the action."""
     client_keys: tuple[str, ...] | UnsetType = UNSET
@@ -353,22 +353,22 @@ class CommandAnswer(Document, frozen=True):
     kind: str
     """Kind of the command."""
     index: int
-    """Its place in the log."""
+    """Place of the command in the log."""
     text: str
-    """Its effect."""
+    """Effect of the command."""
 
 
 class SubmitOutcome(Enum):
     """Result of a submission. Only `committed` is an acknowledgment."""
 
     COMMITTED = "committed"
-    """It is in the log permanently."""
+    """The entry is in the log permanently."""
     REFUSED = "refused"
-    """It is not in the log."""
+    """The entry is not in the log."""
     BUSY = "busy"
-    """It is not in the log; the farm is busy."""
+    """The entry is not in the log; the farm is busy."""
     UNKNOWN = "unknown"
-    """It may be committed already, be committed later, or never be committed."""
+    """The entry may be committed already, be committed later, or never be committed."""
     EXPIRED = "expired"
     """The farm no longer stores the request id. It may have been applied before; it was not applied now."""
 
@@ -386,9 +386,9 @@ class SubmitAnswer(Document, frozen=True, kw_only=True):
     accepted: bool = False
     """True for an acknowledgment; follows from `outcome`."""
     outcome: SubmitOutcome
-    """Its result."""
+    """Result of the submission."""
     index: int | None = None
-    """Its index in the log."""
+    """Index of the entry in the log."""
     term: int | None = None
     """Term of its entry."""
     reason: str = ""
@@ -448,7 +448,7 @@ class QueryAnswerView(Record, frozen=True):
     node: str
     """Name of the node; its NodeId if unknown."""
     id: str
-    """Its NodeId."""
+    """NodeId of the replying node."""
     payload: str
     """The answer."""
 

@@ -81,9 +81,9 @@ class DebugAnswer(Document, frozen=True):
     profile: ProcessorProfile
     """The distribution of the processor time."""
     threads: tuple[RunningStack, ...]
-    """Its threads."""
+    """Threads of the node."""
     tasks: tuple[RunningStack, ...]
-    """Its tasks, in the order of their nurseries."""
+    """Tasks of the node, in the order of their nurseries."""
     memory: MemorySnapshot
     """Memory of the process."""
 
@@ -92,11 +92,11 @@ class DebugAnswered(Record, frozen=True):
     """A node with data in the file."""
 
     address: str
-    """Its address."""
+    """Address of the node."""
     name: str
-    """Its name."""
+    """Name of the node."""
     directory: str
-    """Its directory in the file."""
+    """Directory of the node's data in the file."""
     missing: tuple[str, ...]
     """Requests that it refused or did not answer, with the reason."""
 
@@ -105,9 +105,9 @@ class DebugSilent(Record, frozen=True):
     """A node, or a member of the farm, without data in the file."""
 
     address: str | None
-    """Its address; null if it was not requested."""
+    """Address of the node; null if it was not requested."""
     name: str | None
-    """Its name; null if it is not known."""
+    """Name of the node; null if it is not known."""
     reason: str
     """The reason."""
 
@@ -118,7 +118,7 @@ class DebugOutput(Document, frozen=True):
     file: str
     """The path of the file."""
     bytes: int
-    """Its size."""
+    """Size of the file."""
     version: str
     """Version of the command that made it."""
     made_at: str

@@ -34,9 +34,9 @@ class DestinationReport(Record, frozen=True):
     """Destination of the structure."""
 
     address: str
-    """Its address."""
+    """`.b32.i2p` address of the destination."""
     hash: str
-    """Its hash."""
+    """Hash of the destination."""
     base64: str
     """The destination in base64."""
     signature_type: int
@@ -49,15 +49,15 @@ class OfflineReport(Record, frozen=True):
     """The transient key that signs for the destination."""
 
     expires: int
-    """Its end."""
+    """End of the validity of the key."""
     signature_type: int
     """The number of its signature type."""
     signature_type_name: str
     """The name of its signature type."""
     transient_key: str
-    """Its public half."""
+    """Public half of the key."""
     expired: bool
-    """It has ended."""
+    """The validity of the key has ended."""
 
 
 class EntryReport(Record, frozen=True):
@@ -125,13 +125,13 @@ class LeaseSetReport(Document, frozen=True):
     options: Mapping[str, str]
     """The mapping in it."""
     entries: list[EntryReport]
-    """Its entries."""
+    """Entries of the structure."""
     revocations: list[str]
     """The hashes of revoked entries."""
     signature: SignatureReport
     """Verification of its signature."""
     acceptable: AcceptableReport
-    """Its acceptance by a router."""
+    """Acceptance of the structure by a router."""
     size_bytes: int
     """The length of the structure."""
 

@@ -40,11 +40,11 @@ class LogEntryView(Record, frozen=True):
     """One committed entry. It has either `value` or `base64`."""
 
     index: int
-    """Its place in the log, from 1 on."""
+    """Place of the entry in the log, from 1 on."""
     term: int
     """The term of the leader that appended it."""
     kind: EntryKind
-    """Its kind."""
+    """Kind of the entry."""
     log_time_ms: int | None
     """The farm's log time after it was applied; null before the first clock entry."""
     value: str | UnsetType = UNSET

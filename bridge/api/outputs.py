@@ -97,7 +97,7 @@ class ServerView(VoterView, frozen=True, kw_only=True):
     role: str
     """`voter` or `learner`."""
     leads: bool
-    """It is the leader."""
+    """The server is the leader."""
     lag_entries: int | None
     """Number of entries of the leader's log that it lacks.
 
@@ -205,7 +205,7 @@ class DestinationOutput(Document, frozen=True):
     address: str
     """The address of the destination."""
     hash: str
-    """Its hash."""
+    """Hash of the destination."""
     destination: str
     """The destination in base64."""
 
@@ -216,9 +216,9 @@ class SigningKeyView(Record, frozen=True):
     file: str
     """The path of its file."""
     expires: int
-    """Its end, seconds since the epoch."""
+    """End of the validity of the key, seconds since the epoch."""
     transient_key: str
-    """Its public half, in hexadecimal."""
+    """Public half of the key, in hexadecimal."""
 
 
 class SigningKeysOutput(Document, frozen=True):
@@ -362,7 +362,7 @@ class Check(Record, frozen=True):
     name: str
     """Subject of the check."""
     result: CheckResult
-    """Its result."""
+    """Result of the check."""
     text: str
     """The finding."""
     action: str = ""
@@ -389,7 +389,7 @@ class FoundServiceView(Record, frozen=True):
     state: str
     """`on` (it listens), `off`, `not listening` (it should), or `unknown`."""
     address: str
-    """Its address, or its usual address."""
+    """Address of the service, or its usual address."""
     action: str = ""
     """The way to switch it on; empty if it is on."""
     lines: tuple[str, ...] = ()
@@ -400,13 +400,13 @@ class FoundTunnelView(Record, frozen=True):
     """A server tunnel of a router of this machine."""
 
     name: str
-    """Its name in the router's configuration."""
+    """Name of the tunnel in the router's configuration."""
     kind: str
-    """Its type, in the router's words."""
+    """Type of the tunnel, in the router's words."""
     address: str | None
-    """Its `.b32.i2p` address; null if it is not readable."""
+    """`.b32.i2p` address of the tunnel; null if it is not readable."""
     destination: str | None
-    """Its destination in base64, for `[[leaf]]`; null if it is not readable."""
+    """Destination of the tunnel in base64, for `[[leaf]]`; null if it is not readable."""
     target: str
     """Host and port of its service."""
     chosen: bool
@@ -421,17 +421,17 @@ class FoundRouterView(Record, frozen=True):
     software: str
     """`java` or `i2pd`."""
     configuration: str
-    """Its main configuration file."""
+    """Main configuration file of the router."""
     pid: int | None
-    """Its process; null if it does not run."""
+    """Process id of the router; null if it does not run."""
     i2cp: FoundServiceView
-    """Its I2CP port."""
+    """I2CP port of the router."""
     i2pcontrol: FoundServiceView
-    """Its I2PControl."""
+    """I2PControl of the router."""
     sam: FoundServiceView
-    """Its SAM bridge."""
+    """SAM bridge of the router."""
     tunnels: tuple[FoundTunnelView, ...]
-    """Its server tunnels."""
+    """Server tunnels of the router."""
     chosen: bool
     """True if the settings are for this router."""
 
@@ -440,7 +440,7 @@ class UnreadFileView(Record, frozen=True):
     """A file that this user cannot read."""
 
     path: str
-    """Its path."""
+    """Path of the file."""
     reason: str
     """The reason."""
     action: str

@@ -45,7 +45,7 @@ class NodeRequest(RequestBody, frozen=True):
     """Approve or evict an identity."""
 
     node: str
-    """Its name or NodeId."""
+    """Name or NodeId of the identity."""
     force: bool = False
     """True: evict it even if no majority would remain, or even if it is already evicted.
 
@@ -135,7 +135,7 @@ class RemovalOrder(RequestBody, frozen=True):
     """Remove a server from the group, or allow it to join again."""
 
     server: str
-    """Its name, Raft id or NodeId."""
+    """Name, Raft id or NodeId of the server."""
     removed: bool
     """True: remove it."""
 
@@ -144,13 +144,13 @@ class ClientOrder(RequestBody, frozen=True):
     """Admit a client key, or remove it."""
 
     name: str
-    """Its name in the farm."""
+    """Name of the key in the farm."""
     admitted: bool
     """Admit it."""
     key: str | None = None
-    """Its public half, in base64; only to admit it."""
+    """Public half of the key, in base64; only to admit it."""
     scopes: tuple[Scope, ...] = ()
-    """Its rights; only to admit it."""
+    """Rights of the key; only to admit it."""
 
 
 class CorrectionOrder(RequestBody, frozen=True):

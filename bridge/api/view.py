@@ -125,7 +125,7 @@ class DirectoryView(Record, frozen=True):
     """The directory of a node: an I2P destination that returns signed structures to clients."""
 
     address: str | None
-    """Its address; null before its first session."""
+    """Address of the directory; null before its first session."""
     problem: str | None
     """Reason why it does not serve now; null if it serves."""
 
@@ -136,19 +136,19 @@ class NodeView(Record, frozen=True):
     name: str
     """Name of the node."""
     node_id: str
-    """Its NodeId."""
+    """NodeId of the node."""
     raft_id: int | None
-    """Its Raft id; null before its admission."""
+    """Raft id; null before the admission of the node."""
     generation: int
     """Number of its starts with this state directory."""
     pid: int
     """Process id."""
     version: str
-    """Its version of garlicfarm."""
+    """Version of garlicfarm on the node."""
     uptime_ms: int
     """Milliseconds since its start."""
     phase: Phase
-    """Its progress toward a place in a farm."""
+    """Progress of the node toward a place in a farm."""
     control_address: str
     """The path of its control socket."""
     state_directory: str
@@ -158,7 +158,7 @@ class NodeView(Record, frozen=True):
     kafka_address: str | None = None
     """Address where Kafka clients read the farm's log; null without such a listener."""
     directory: DirectoryView | None = None
-    """Its directory now; null if its settings do not name a SAM bridge, and while it is not a server."""
+    """Directory of the node now; null if the settings do not name a SAM bridge, and while the node is not a server."""
 
 
 class FarmIdentity(Record, frozen=True):
@@ -182,9 +182,9 @@ class MemberView(Record, frozen=True):
     """A member, from gossip and its signed metadata. `name` comes from the log once recorded there."""
 
     node_id: str
-    """Its NodeId."""
+    """NodeId of the member."""
     name: str
-    """Its name; its NodeId while its metadata is unknown."""
+    """Name of the member; the NodeId while the metadata is unknown."""
     status: MemberStatus
     """Status of its process, from gossip."""
     generation: int
@@ -192,9 +192,9 @@ class MemberView(Record, frozen=True):
     number: int
     """Second part of its incarnation: the number of refuted suspicions and changes of its metadata."""
     address: str | None
-    """Its gossip address; null if it does not have one."""
+    """Gossip address; null if the member does not have one."""
     is_self: bool
-    """It is the queried node."""
+    """The member is the queried node."""
     is_peer: bool
     """The queried node probes it; its peers report the other members."""
     rtt_ms: float | None = None
@@ -204,11 +204,11 @@ class MemberView(Record, frozen=True):
     capacity: int | None = None
     """Number of members that it would probe at most."""
     raft_id: int | None = None
-    """Its Raft id, from its own metadata, or from the log until it sends one; null without one."""
+    """Raft id, from the member's metadata, or from the log until the member sends one; null without one."""
     endpoint: str | None = None
     """Address of its Raft server; null if its metadata is unknown."""
     server_role: ServerRole = ServerRole.NONE
-    """Its role in the Raft group."""
+    """Role of the member in the Raft group."""
     status_age_ms: int | None = None
     """Milliseconds since gossip gave it this status; null if unknown, and for the queried node."""
     certificate: str | None = None
@@ -223,7 +223,7 @@ class OtherFarmView(Record, frozen=True):
     """A sender of gossip under another farm's key. The address is not authenticated, and the gossip is not read."""
 
     address: str
-    """Its address."""
+    """Address of the sender."""
     label: str
     """The public hash of that farm's key."""
 
@@ -247,22 +247,22 @@ class VoterView(Record, frozen=True):
     """A member of Raft's configuration, voter or learner."""
 
     raft_id: int
-    """Its Raft id."""
+    """Raft id of the server."""
     endpoint: str
     """Address of its Raft server."""
     name: str | None = None
-    """Its name."""
+    """Name of the server."""
     evicted: bool = False
-    """Its identity is never admitted again; it leaves the configuration when enough other voters are present."""
+    """The identity is never admitted again; the server leaves the configuration when enough other voters exist."""
 
 
 class FollowerView(Record, frozen=True):
     """A follower, from its leader; only the leader's view has followers."""
 
     raft_id: int
-    """Its Raft id."""
+    """Raft id of the follower."""
     name: str | None
-    """Its name."""
+    """Name of the follower."""
     match_index: int | None
     """Last entry that it has, as known to the leader; null before its first reply in this term."""
     lag_entries: int | None
@@ -277,7 +277,7 @@ class LinkView(Record, frozen=True):
     raft_id: int
     """The Raft id of the other server."""
     name: str | None
-    """Its name."""
+    """Name of the other server."""
     connected: bool
     """The connection is open now."""
     extensions: tuple[str, ...]
@@ -288,9 +288,9 @@ class RaftView(Record, frozen=True):
     """Replica of the log at the queried node."""
 
     role: RaftRole
-    """Its role in Raft."""
+    """Role of the node in Raft."""
     term: int
-    """Its term."""
+    """Term of the node."""
     leader_id: int | None
     """Raft id of the leader."""
     leader_name: str | None
@@ -360,9 +360,9 @@ class ScorePartView(Record, frozen=True):
     label: str
     """The figure: job lag, uptime, leaves, bandwidth, processor or memory."""
     value: str
-    """Its value in the server's report."""
+    """Value of the figure in the server's report."""
     points: int
-    """Its part of the score."""
+    """Points of the figure in the score."""
     maximum: int
     """Points of the best value."""
 
@@ -371,11 +371,11 @@ class StandingView(Record, frozen=True):
     """A server as a candidate to publish a master."""
 
     raft_id: int
-    """Its Raft id."""
+    """Raft id of the server."""
     name: str | None
-    """Its name."""
+    """Name of the server."""
     preferred: bool
-    """It has the setting publish = "on"."""
+    """The server has the setting publish = "on"."""
     score: int
     """Score in the election of the publisher; higher is healthier."""
     inability: str | None
@@ -396,7 +396,7 @@ class LookUpView(Record, frozen=True):
     raft_id: int
     """Raft id of the node."""
     name: str | None
-    """Its name."""
+    """Name of the node."""
     found: bool
     """The router found a structure of the master, the newest or an earlier structure that is still valid."""
     fetch_ms: int | None
@@ -477,7 +477,7 @@ class LeafView(Record, frozen=True):
     master: str | None
     """Address of its master; null: all masters of its server."""
     healthy: bool
-    """Its server reports it healthy."""
+    """The server reports the leaf healthy."""
     load: int
     """0 to 100; with the factors of operators and the pipeline it becomes the cost."""
     excluded: bool
@@ -495,11 +495,11 @@ class ReportView(Record, frozen=True):
     raft_id: int
     """The Raft id of the server."""
     name: str | None
-    """Its name."""
+    """Name of the server."""
     age_ms: int
     """Milliseconds of log time since the entry."""
     stale: bool
-    """It is too old."""
+    """The report is too old."""
     score: float | None
     """Score in the election of the publisher; higher is healthier. Null if the server cannot be elected."""
     can_publish: bool
@@ -521,9 +521,9 @@ class ReportView(Record, frozen=True):
     masters: tuple[str, ...] = ()
     """Addresses of its masters; empty: it serves all."""
     leaves: tuple[LeafView, ...] = ()
-    """Its leaves."""
+    """Leaves of the server."""
     directory: DirectoryView | None = None
-    """Its directory; null if it does not use a SAM bridge, or its version is older."""
+    """Directory of the server; null if the server does not use a SAM bridge, or has an older version."""
 
 
 SHOWN: Final = tuple(each for each in FIGURES.values() if each.name in ReportView.__struct_fields__)
@@ -586,7 +586,7 @@ class AlarmView(Record, frozen=True):
     kind: str
     """The name of the alarm (`docs/reference/alarms.md`)."""
     text: str
-    """Its cause."""
+    """Cause of the alarm."""
     action: str
     """Action for the operator."""
     severity: Severity = Severity.WARNING

@@ -46,7 +46,7 @@ class LinkStatus(Record, frozen=True):
     """One link of the client."""
 
     name: str | None
-    """Its name in the links file."""
+    """Name of the link in the links file."""
     listen: str | None
     """The TCP port of this link."""
     farm: FarmStatus
@@ -59,7 +59,7 @@ class ClientStatus(Document, frozen=True):
     version: str
     """Version of the program."""
     pid: int
-    """Its process."""
+    """Process id of the client."""
     uptime_s: float
     """Seconds since its start."""
     http: str | None

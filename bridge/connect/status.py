@@ -42,13 +42,13 @@ class ClientLeaf(Record, frozen=True, kw_only=True):
     """One leaf of the structure in use."""
 
     address: str
-    """Its `.b32.i2p` address."""
+    """`.b32.i2p` address of the leaf."""
     cost: int
-    """Its cost in the structure; lower is preferred."""
+    """Cost of the leaf in the structure; lower is preferred."""
     ends_in_s: float
     """Seconds until its entry ends; negative if it has ended."""
     state: LeafState
-    """Its state, from the results of the client's own streams."""
+    """State of the leaf, from the results of the client's own streams."""
     patience_s: float | None
     """Seconds that the client waits for the first byte of a reply; null if without limit."""
     reply_s: float | None
@@ -67,7 +67,7 @@ class DirectoryStatus(Record, frozen=True, kw_only=True):
     """One directory of the link."""
 
     address: str
-    """Its `.b32.i2p` address."""
+    """`.b32.i2p` address of the directory."""
     replies: int
     """Replies with a usable structure."""
     failures: int

@@ -7,7 +7,7 @@
 
 A node that discovers an existing farm waits until the leader announces its admission and Raft id. From then on it is a
 server like the founders: the leader makes it a learner, and a voter if there is room. A node whose address or name
-changes restarts within the process, with other settings (`begin_anew`).
+changes restarts within the process, with other settings (`restarting`).
 
 The node ends on request (a signal, `leave`, or its parent closes the pipe) or after an error: another process uses its
 identity, its storage is damaged, or a task failed. After an error, the last line of the log contains the reason. After
@@ -36,9 +36,9 @@ from bridge.node.events.alarms import NodeStopped
 from bridge.node.founded_farm import CurrentFarm, open_founded_farm
 from bridge.node.joined_node import JoinedNode, join, remembered_peers, settled_farm
 from bridge.node.local_node import begin, load_local_node, start_facts
-from bridge.node.membership.begin_anew import live_and_begin_anew
 from bridge.node.membership.gossip_events import GossipEvents, sample_round_trips, wait_for_conflicts
 from bridge.node.membership.own_raft_id import OwnRaftId
+from bridge.node.membership.restarting import run_with_restarts
 from bridge.node.raft.connecting import bound_port, load_transport
 from bridge.node.raft.handover import hand_over_before_stop, until_removed
 from bridge.node.raft.replica import RequestGateway
@@ -211,4 +211,4 @@ async def run_node(
         node = await trio.to_thread.run_sync(Node, settings, written, ends_within)
         await node.run(stop_with_stdin=stop_with_stdin)
 
-    await live_and_begin_anew(configuration, live, lambda: ends_within(None))
+    await run_with_restarts(configuration, live, lambda: ends_within(None))

@@ -50,7 +50,7 @@ class Column(Struct, frozen=True):
     sort: Sort | None = None
 
 
-class Want(Struct, frozen=True):
+class Height(Struct, frozen=True):
     """Lines of a section: the useful minimum, and the maximum."""
 
     least: int
@@ -137,7 +137,7 @@ def _fitted(part: Part, width: int, *, right: bool) -> Text:
     return text
 
 
-def share(height: int, requests: Sequence[Want]) -> list[int]:
+def share(height: int, requests: Sequence[Height]) -> list[int]:
     """Return the lines for each section: minimums first, in order; then the wanted lines, in order."""
     shares = [0] * len(requests)
     left = max(0, height)

@@ -33,8 +33,8 @@ from bridge.tui.layout import (
     LEAST_WIDTH,
     MONOCHROME,
     Canvas,
+    Height,
     Part,
-    Want,
     dimmed,
     rows,
     share,
@@ -87,7 +87,7 @@ _KEYS: Final = {
     Pane.EVENTS: (("enter", "Enter member"), ("o", "o log then"), ("/", "/ filter"), ("q", "q quit")),
     Pane.LOG: (("/", "/ filter"), ("home", "Home newest"), ("q", "q quit")),
     Pane.PUBLISHING: (("q", "q quit"),),
-    Pane.TIMELINE: (("w", "w other hours"), ("q", "q quit")),
+    Pane.TIMELINE: (("w", "w 1/6/24 hours"), ("q", "q quit")),
     Pane.HELP: (("q", "q quit"),),
 }
 """The other keys of each pane, with labels; without room for its label, a key is shown alone."""
@@ -370,7 +370,7 @@ def _stacked(sections: Sequence[ScreenSection], canvas: Canvas, room: int) -> li
     wants = []
     for section in sections:
         full = _full(section)
-        wants.append(Want(min(full, (section.title is not None) + section.least), full))
+        wants.append(Height(min(full, (section.title is not None) + section.least), full))
     lines: list[Text] = []
     for section, given in zip(sections, share(room, wants), strict=True):
         left = given

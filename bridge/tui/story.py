@@ -26,7 +26,7 @@ class StoryLine(Struct, frozen=True):
     """One fact."""
 
     number: int
-    """Its place in the story, from 1 on."""
+    """Place of the fact in the story, from 1 on."""
     time_ms: int
     """Time of the reporting node's clock, milliseconds since the epoch."""
     text: str

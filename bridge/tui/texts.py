@@ -37,7 +37,7 @@ HELP: Final = (
     ("up down, j k", "choose a row, or scroll a text; also PgUp, PgDn, Home, End"),
     ("Enter", "details of the chosen member, or of the chosen event's member; Esc goes back"),
     ("o", "in events: the log at the time of the chosen event"),
-    ("t, w", "t: timeline of leaders and outages; w: another number of hours"),
+    ("t, w", "t: timeline of leaders and outages; w: the last 1, 6 or 24 hours"),
     ("/", "filter members, events, entries. Enter keeps it, Esc removes it"),
     ("s, S", "sort members by the next column; reverse. ^ or v is in the heading"),
     ("T", "hand leadership to the chosen member"),

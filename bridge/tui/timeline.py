@@ -54,7 +54,9 @@ def timeline_lines(
     axis, share = f"{'':{_LABEL_CELLS}} {_axis(history, width)}", f"{'OK':>{_SHARE_CELLS}}"
     node_ids = {} if farm is None else {each.name: each.node_id for each in farm.members}
     lines = [
-        canvas.line(("TIMELINE", palette.title), (window, palette.dim), ("w: other hours", palette.dim, OnKey("w"))),
+        canvas.line(
+            ("TIMELINE", palette.title), (window, palette.dim), ("w: 1, 6 or 24 hours", palette.dim, OnKey("w"))
+        ),
         canvas.line((axis, palette.dim), (share, palette.title)),
         *(_strip(row, history, canvas, width, _target(row, node_ids), unicode=unicode) for row in history.rows),
     ]

@@ -73,7 +73,7 @@ class Fetch(Struct, frozen=True, kw_only=True):
     """A replica's request for the entries after `position`; the replica holds all entries up to `position` durably.
 
     The reply may wait at most `max_wait_ms` for entries or for a commit index above `commit`. It carries entries of at
-    most `max_bytes`, but at least one entry if available. The reply to a sign of life (`is_sign_of_life`) comes
+    most `max_bytes`, but at least one entry if available. The reply to a keep-alive (`is_keep_alive`) comes
     immediately and without entries, and an earlier waiting fetch continues to wait.
     """
 
@@ -85,7 +85,7 @@ class Fetch(Struct, frozen=True, kw_only=True):
     max_bytes: int
     correlation: int
     cluster_id: str | None = None
-    is_sign_of_life: bool = False
+    is_keep_alive: bool = False
 
 
 class FetchReply(Struct, frozen=True, kw_only=True):

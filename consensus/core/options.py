@@ -4,7 +4,7 @@ Raft needs broadcastTime << electionTimeout << MTBF (Raft section 5.6). Follower
 [`election_timeout_min_ms`, `election_timeout_max_ms`]. Six policies have their own time (`PolicyTimes`), derived from
 the minimum unless it is given. These relations hold:
 
-    sign of life < check-quorum    otherwise a leader resigns while the disks of its followers write
+    keep-alive < check-quorum    otherwise a leader resigns while the disks of its followers write
     heartbeat < stickiness         otherwise a follower votes for candidates between two heartbeats
     stickiness <= minimum          otherwise a candidate of the next election is refused
     clock bound < lease            otherwise no lease lasts
@@ -39,7 +39,7 @@ class PolicyTimes(Struct, frozen=True, kw_only=True):
     """
     catch_up_round_ms: int | None = None
     """A new server has caught up once a round of replication takes at most this time. Default: the minimum."""
-    sign_of_life_ms: int | None = None
+    keep_alive_ms: int | None = None
     """The time between the fetches of a follower whose disk writes. Default: a third of the minimum."""
 
 
@@ -128,9 +128,9 @@ class Options(Struct, frozen=True):
         return self.election_timeout_min_ms if given_ms is None else given_ms
 
     @property
-    def sign_of_life_ms(self) -> int:
-        """`PolicyTimes.sign_of_life_ms`, given or derived."""
-        given_ms = self.policies.sign_of_life_ms
+    def keep_alive_ms(self) -> int:
+        """`PolicyTimes.keep_alive_ms`, given or derived."""
+        given_ms = self.policies.keep_alive_ms
         return self.election_timeout_min_ms // 3 if given_ms is None else given_ms
 
     @property
@@ -184,10 +184,10 @@ class Options(Struct, frozen=True):
                 f"{self.check_quorum_ms} ms; raise it or lower the heartbeat"
             )
         alive_ms = min(self.check_quorum_ms, self.election_timeout_min_ms)
-        if not 0 < self.sign_of_life_ms < alive_ms:
+        if not 0 < self.keep_alive_ms < alive_ms:
             raise ValueError(
-                f"the sign-of-life time must lie between 0 and {alive_ms} ms, the smaller of the check-quorum time and "
-                f"the minimum election timeout, got {self.sign_of_life_ms} ms"
+                f"the keep-alive time must lie between 0 and {alive_ms} ms, the smaller of the check-quorum time and "
+                f"the minimum election timeout, got {self.keep_alive_ms} ms"
             )
         bound_ms = self.lease_clock_bound_ms
         if bound_ms is None:

@@ -123,7 +123,7 @@ class Applying:
             while self._is_idle:
                 await self._changed.wait()
             if self._restore is not None:
-                await self._begin_anew(self._restore, read_state)
+                await self._continue_from_snapshot(self._restore, read_state)
             elif self._captures:
                 index = self.applied if self._snapshot_index is None else min(self.applied, self._snapshot_index())
                 self._captured = (index, self._state_machine.snapshot())
@@ -139,7 +139,7 @@ class Applying:
     def _is_idle(self) -> bool:
         return self.applied >= self.commit and self._restore is None and not self._captures
 
-    async def _begin_anew(self, snapshot: SnapshotDescription, read_state: StateReader) -> None:
+    async def _continue_from_snapshot(self, snapshot: SnapshotDescription, read_state: StateReader) -> None:
         self._restore = None
         try:
             async with aclosing(read_state(snapshot)) as state:  # type: ignore[type-var] # it is a generator

@@ -227,7 +227,7 @@ class Membership:
         entry = MemberRecord(info, Status.ALIVE, info.incarnation, now, now, contact_ms=now)
         self._entries[info.node_id] = entry
         self._none_older_than = min(self._none_older_than, now)
-        self._stand(entry)
+        self._index_status(entry)
         return entry, evicted
 
     def _dispensable(self) -> MemberRecord | None:
@@ -247,7 +247,7 @@ class Membership:
         """Remove a member from the directory."""
         self.links.pop(node_id, None)
         entry = self._entries.pop(node_id)
-        self._unstand(entry)
+        self._unindex_status(entry)
         self._unprove(entry, entry.proved)
         self._unprove(entry, entry.proved_before)
 
@@ -262,12 +262,12 @@ class Membership:
         if address is not None and self.proved.get((address.host, address.port)) == entry.node_id:
             del self.proved[address.host, address.port]
 
-    def _stand(self, entry: MemberRecord) -> None:
+    def _index_status(self, entry: MemberRecord) -> None:
         standing = self._standing[entry.status]
         entry.place = len(standing)
         standing.append(entry)
 
-    def _unstand(self, entry: MemberRecord) -> None:
+    def _unindex_status(self, entry: MemberRecord) -> None:
         standing = self._standing[entry.status]
         last = standing.pop()
         if last is not entry:
@@ -277,9 +277,9 @@ class Membership:
     def set_status(self, entry: MemberRecord, incarnation: Incarnation, status: Status, now: int) -> None:
         """Record a member's status. Dead and departed members lose their links."""
         if status is not entry.status:
-            self._unstand(entry)
+            self._unindex_status(entry)
             entry.status = status
-            self._stand(entry)
+            self._index_status(entry)
             entry.since_ms = now
         entry.incarnation = incarnation
         entry.mentioned_ms = now

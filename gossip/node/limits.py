@@ -91,7 +91,7 @@ class Loss(CountedDrop):
 
     ADMIT_FAILED = "admit-failed", "joins refused because the application could not decide on them"
     ANSWER_LOST = "answer-lost", "answers to a query that the application reads too slowly, or no longer"
-    KEYRING_OF_A_STRANGER = "keyring-of-a-stranger", "keyrings from members without the right to change keys"
+    KEYRING_UNAUTHORIZED = "keyring-of-a-stranger", "keyrings from members without the right to change keys"
     LARGER_THAN_QUESTION = (
         "larger-than-question",
         (

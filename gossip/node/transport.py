@@ -186,7 +186,7 @@ class DatagramTransport:
             self.counters.drop(Loss.RATE_LIMITED)
             return None
         if isinstance(message, KeyringUpdate) and not self._settings.may_send_keys(message.sender):
-            self.counters.drop(Loss.KEYRING_OF_A_STRANGER)
+            self.counters.drop(Loss.KEYRING_UNAUTHORIZED)
             if self._limits.refused_keyrings.take(now_ms):
                 self._publish(KeyringUpdateRefused(message.sender, source))
             return None

@@ -82,12 +82,12 @@ class Backlog:
         """The farms whose servers do not alert."""
         return frozenset(farm for farm, seen in self._seen.items() if seen.is_held)
 
-    def take(self, newest: Mapping[str, datetime], *, is_full: bool, in_turn: bool = False) -> None:
-        """Record a batch: the log time of the newest entry of each farm in it; `in_turn`: other farms may wait."""
+    def take(self, newest: Mapping[str, datetime], *, is_full: bool, others_wait: bool = False) -> None:
+        """Record a batch: the log time of the newest entry of each farm in it; `others_wait`: other farms may wait."""
         now_s = self._clock()
         waiting = {
             farm: seen
-            for farm, seen in (self._seen.items() if is_full and in_turn else ())
+            for farm, seen in (self._seen.items() if is_full and others_wait else ())
             if farm not in newest and now_s - seen.at_s < TURN_S
         }
         ages_s = {farm: now_s - moment.timestamp() for farm, moment in newest.items()} if is_full else {}
@@ -226,10 +226,10 @@ class Alerting:
         self._receivers = [Receiver(each, self._done) for each in channels]
         self._thread = threading.Thread(target=self._run, name="alerts", daemon=True)
 
-    def batch_done(self, newest: Mapping[str, datetime], *, is_full: bool, in_turn: bool = False) -> None:
-        """Record a batch. `is_full`: more entries may follow; `in_turn`: farms without an entry in it may wait."""
+    def batch_done(self, newest: Mapping[str, datetime], *, is_full: bool, others_wait: bool = False) -> None:
+        """Record a batch. `is_full`: more entries may follow; `others_wait`: farms without an entry in it may wait."""
         with self._changed:
-            self._backlog.take(newest, is_full=is_full, in_turn=in_turn)
+            self._backlog.take(newest, is_full=is_full, others_wait=others_wait)
             self._has_begun = True
             self._is_nudged = True
             self._changed.notify_all()

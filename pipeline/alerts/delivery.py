@@ -51,12 +51,12 @@ class Channel(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in the table `alerts`: a word."""
+        """Name of the channel in the table `alerts`: a word."""
         ...
 
     @property
     def shown(self) -> str:
-        """Its name for people; without secrets."""
+        """Name of the channel for people; without secrets."""
         ...
 
     def deliver(self, message: bytes, message_id: str) -> None:
@@ -78,7 +78,7 @@ class Webhook:
 
     @property
     def shown(self) -> str:
-        """Its scheme, host and port."""
+        """Scheme, host and port of the URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"webhook {self.scheme}://{host}" + ("" if self.port is None else f":{self.port}")
 
@@ -141,7 +141,7 @@ class Command:
 
     @property
     def shown(self) -> str:
-        """Its path."""
+        """Path of the program."""
         return f"command {self.program}"
 
     def deliver(self, message: bytes, message_id: str) -> None:

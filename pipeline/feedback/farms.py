@@ -123,11 +123,11 @@ class FarmsFile:
 
 @dataclass(slots=True)
 class _Farm:
-    """A farm with received rows. `in_turn`: it waits for a thread, or has one."""
+    """A farm with received rows. `is_scheduled`: it waits for a thread, or has one."""
 
     cluster: str
     waiting: deque[pa.Table] = field(default_factory=lambda: deque(maxlen=QUEUE_BATCHES))
-    in_turn: bool = False
+    is_scheduled: bool = False
     is_slow: bool = False
     reach: Reach | None = None
     feedback: Feedback | None = None
@@ -156,17 +156,17 @@ class FarmsFeedback:
             with self._changed:
                 farm = self._farms.setdefault(cluster, _Farm(cluster))
                 farm.waiting.append(own)
-                if not farm.in_turn:
+                if not farm.is_scheduled:
                     self._queue(farm)
                     self._start_worker()
 
     def finish(self, seconds: float = FINISH_SECONDS) -> None:
         """Wait until all queued rows are handled, at most for that long."""
         with self._changed:
-            self._changed.wait_for(lambda: not any(farm.in_turn for farm in self._farms.values()), seconds)
+            self._changed.wait_for(lambda: not any(farm.is_scheduled for farm in self._farms.values()), seconds)
 
     def _queue(self, farm: _Farm) -> None:
-        farm.in_turn = True
+        farm.is_scheduled = True
         (self._slow if farm.is_slow else self._quick).append(farm)
 
     def _start_worker(self) -> None:
@@ -192,7 +192,7 @@ class FarmsFeedback:
                 if was_slow:
                     self._slow_workers -= 1
                 farm.is_slow = monotonic() - began_s >= SLOW_SECONDS
-                farm.in_turn = False
+                farm.is_scheduled = False
                 if farm.waiting:
                     self._queue(farm)
                 self._changed.notify_all()

@@ -166,7 +166,7 @@ class CurrentFactors:
         """Return the leaves whose factor has not faded to 1."""
         return {leaf for leaf, (_, proposed_ms) in self.latest_factors.items() if log_time_ms - proposed_ms < ENDS_MS}
 
-    def brought_to(self, leaf: str, factor: float, log_time_ms: int) -> float:
+    def damped(self, leaf: str, factor: float, log_time_ms: int) -> float:
         """Return the factor after an entry with `factor`."""
         now = self.at(leaf, log_time_ms)
         return min(max(factor, now * (1 - DAMPING)), now * (1 + DAMPING))
@@ -176,7 +176,7 @@ class CurrentFactors:
         proper = all(LOWEST <= factor <= HIGHEST for factor in row.factors.values())
         if not proper or not self.through_index < row.through_index < row.index:
             return False
-        moved = {leaf: self.brought_to(leaf, factor, row.log_time_ms) for leaf, factor in row.factors.items()}
+        moved = {leaf: self.damped(leaf, factor, row.log_time_ms) for leaf, factor in row.factors.items()}
         kept = {leaf: each for leaf, each in self.latest_factors.items() if row.log_time_ms - each[1] < ENDS_MS}
         together = kept | {leaf: (factor, row.log_time_ms) for leaf, factor in moved.items()}
         if len(together) > LEAVES_MAX:
@@ -246,7 +246,7 @@ class Weighing:
             if factor != 1 or abs(current.at(leaf, now_ms) - 1) >= self.setting.change_min / 10
         }
         moves = {
-            leaf: abs(current.brought_to(leaf, factor, now_ms) / current.at(leaf, now_ms) - 1)
+            leaf: abs(current.damped(leaf, factor, now_ms) / current.at(leaf, now_ms) - 1)
             for leaf, factor in factors.items()
         }
         active_leaves = current.active_leaves(now_ms)

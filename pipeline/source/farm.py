@@ -37,7 +37,7 @@ from pipeline.source.log_client import FarmLogError, FarmSilentError, credential
 from pipeline.source.offsets import WHOLE_FARMS, Offset, WholeOffsets, entries_before
 from pipeline.source.ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
 from pipeline.source.selection import Bounds, RowSelection, columns_of, moment_of, words_of
-from pipeline.source.shares import Span, fair_shares, in_turn, packed
+from pipeline.source.shares import Span, fair_shares, fitting_demands, packed
 from pipeline.source.stored_log import KnownTime
 
 DEFAULT_PAGE_SIZE = 1_000
@@ -349,7 +349,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         self._removed = (self._removed | removed).difference(self._newest)
         counts = self._counts(logs, next_entries)
         if isinstance(limit, ReadMaxRows) and not isinstance(limit, ReadAllAvailable):
-            chosen = in_turn(counts, limit.max_rows, self._turn)
+            chosen = fitting_demands(counts, limit.max_rows, self._turn)
             self._turn = next(reversed(chosen), "") if len(chosen) < len(counts) else self._turn
             counts = fair_shares(chosen, limit.max_rows)
         begins = {

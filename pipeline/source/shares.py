@@ -33,7 +33,7 @@ class Span(NamedTuple):
     end: int
 
 
-def in_turn(demands: Mapping[str, int], limit: int, after: str) -> dict[str, int]:
+def fitting_demands(demands: Mapping[str, int], limit: int, after: str) -> dict[str, int]:
     """Return all demands; if there are too many, the demands that fit, in circular order after `after`."""
     # This ends early with many farms.
     if all(total <= limit for total in accumulate(min(count, SHARE_LEAST) for count in demands.values())):

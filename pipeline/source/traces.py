@@ -58,7 +58,7 @@ class Trace(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in an offset."""
+        """Name of the trace in an offset."""
 
     def end(self, start: str | None) -> str | None:
         """Return the current end of the readable range."""
@@ -79,7 +79,7 @@ class NodeTrace:
 
     @property
     def name(self) -> str:
-        """Its address."""
+        """Address of the node."""
         return self.address
 
     def end(self, start: str | None) -> str | None:
@@ -146,7 +146,7 @@ class FileTrace:
 
     @property
     def name(self) -> str:
-        """Its path."""
+        """Path of the file."""
         return self.path
 
     def end(self, start: str | None) -> str | None:

@@ -35,11 +35,11 @@ class RunningQuery(Protocol):
 
     @property
     def status(self) -> dict[str, Any]:
-        """Its current activity."""
+        """Current activity of the query."""
 
     @property
     def lastProgress(self) -> Any:  # noqa: N802
-        """Its newest batch; None before the first."""
+        """Newest batch of the query; None before the first."""
 
     def exception(self) -> Exception | None:
         """Return the error that ended it."""

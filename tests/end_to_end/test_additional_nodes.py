@@ -73,7 +73,7 @@ def test_duplicate_identity_stops_one_node(farm: Farm, tmp_path: Path) -> None:
 
 
 def test_server_without_its_log_does_not_return_as_voter(farm: Farm, tmp_path: Path) -> None:
-    """Its acknowledgments and votes are unknown. Under the same Raft id it could contradict both."""
+    """The acknowledgments and votes of the server are unknown. Under the same Raft id it could contradict both."""
     node = farm.nodes[2]
     node.stop()
     moved_log = tmp_path / "raft"

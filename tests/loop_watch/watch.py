@@ -80,7 +80,7 @@ class Finding:
     kind: str
     """Name of the operation, `import`, or `step`."""
     what: str
-    """Its object: a path or a host; for a step, its duration."""
+    """Object of the operation: a path or a host; for a step, its duration."""
     where: str
     """The innermost function of the program, as module and qualified name."""
     task: str

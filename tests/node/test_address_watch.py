@@ -15,7 +15,7 @@ from bridge.api.alarms import ADDRESS_GONE, ADDRESS_OUTDATED
 from bridge.api.view import AlarmView
 from bridge.node.events.alarms import AddressNotHereError, Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.membership import begin_anew
+from bridge.node.membership import restarting
 from bridge.node.membership.address_watch import (
     LOOK_EVERY_S,
     LOOKS,
@@ -25,7 +25,7 @@ from bridge.node.membership.address_watch import (
     chosen_anew,
     moved,
 )
-from bridge.node.membership.begin_anew import live_and_begin_anew
+from bridge.node.membership.restarting import run_with_restarts
 from bridge.node.raft.connecting import bound_port
 from bridge.node.settings.configuration import NodeConfiguration, Overrides, load_configuration
 from bridge.node.settings.machine import Machine, Network, choose_address
@@ -238,9 +238,9 @@ async def test_new_address_is_retried_until_it_can_be_opened(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new address cannot be opened yet: the node restarts with growing pauses."""
-    monkeypatch.setattr(begin_anew, "chosen_anew", lambda configuration: configuration)
+    monkeypatch.setattr(restarting, "chosen_anew", lambda configuration: configuration)
     runs, starts = Runs(Stage(tmp_path), 8), list[None]()
-    await live_and_begin_anew(runs.stage.configuration, runs.run_once, lambda: starts.append(None))
+    await run_with_restarts(runs.stage.configuration, runs.run_once, lambda: starts.append(None))
     hosts, times = zip(*runs.began, strict=True)
     assert hosts == (OLD.host, *[NEW.host] * 9)
     assert len(starts) == 9
@@ -252,7 +252,7 @@ async def test_new_address_is_retried_until_it_can_be_opened(
 async def test_configured_address_that_cannot_be_opened_ends_node(tmp_path: Path) -> None:
     runs = Runs(Stage(tmp_path), 8, moves=False)
     with pytest.raises((AddressNotHereError, ExceptionGroup)):
-        await live_and_begin_anew(runs.stage.configuration, runs.run_once, lambda: None)
+        await run_with_restarts(runs.stage.configuration, runs.run_once, lambda: None)
     assert len(runs.began) == 1
 
 

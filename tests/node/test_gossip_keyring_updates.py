@@ -67,7 +67,7 @@ async def test_keyring_update_without_permission_is_dropped() -> None:
         await until_counted(agents[0], SealFault.FORGED, 2)
         for _ in range(100):
             network.deliver(sealed(sign_keys(update, attacker)), PLACE, agents[0].info.address)
-        await until_counted(agents[0], Loss.KEYRING_OF_A_STRANGER, 100)
+        await until_counted(agents[0], Loss.KEYRING_UNAUTHORIZED, 100)
         # Then no member seals with the key, and the application receives one event
         await trio.sleep(5)
         assert {primary(agent) for agent in agents} == {RING.primary}

@@ -73,7 +73,7 @@ async def test_restarted_node_takes_keys_only_from_founders(tmp_path: Path) -> N
         sealed = Sealed(RING, os.urandom(SALT_BYTES), ANY_NODE).seal(encode(update))
         network.deliver(sealed, Address("127.0.0.1", 50_000), node.info.address)
         # Then: they are dropped and counted.
-        await until_counted(node, Loss.KEYRING_OF_A_STRANGER)
+        await until_counted(node, Loss.KEYRING_UNAUTHORIZED)
         assert chosen(node) == RING.primary
         # And keys from a founder are used.
         await founder.change_keyring(chain.install(b"n" * 32).use(b"n" * 32))

@@ -4,7 +4,7 @@ import pytest
 
 from consensus.core.model import Configuration, ReplicaKey
 from consensus.protocols.kraft.operators.settings import Endpoint
-from consensus.protocols.kraft.replica.quorum_names import TOLD_MAX, QuorumNames, server_of
+from consensus.protocols.kraft.replica.quorum_names import ANNOUNCED_IDS_MAX, QuorumNames, server_of
 
 ONE, TWO, THREE = (ReplicaKey(number, bytes([number]) * 16) for number in (1, 2, 3))
 LISTENER = Endpoint("CONTROLLER", "10.0.0.1", 9093)
@@ -36,10 +36,10 @@ def test_message_address_is_for_one_directory(names: QuorumNames) -> None:
 
 
 def test_addresses_from_messages_are_bounded(names: QuorumNames) -> None:
-    for number in range(10, 20 + TOLD_MAX):
+    for number in range(10, 20 + ANNOUNCED_IDS_MAX):
         names.learned({number: ("10.0.0.3", number)})
     assert names.endpoint(ReplicaKey(10)) is None
-    assert names.endpoint(ReplicaKey(19 + TOLD_MAX)) == ("10.0.0.3", 19 + TOLD_MAX)
+    assert names.endpoint(ReplicaKey(19 + ANNOUNCED_IDS_MAX)) == ("10.0.0.3", 19 + ANNOUNCED_IDS_MAX)
 
 
 def test_alternative_addresses_of_voter_are_newest_three(names: QuorumNames) -> None:

@@ -34,7 +34,7 @@ from bridge.core.history.records import RowKind, SeriesKind
 from bridge.tui.charts import Chart, chart_lines, resampled
 from bridge.tui.history import History
 from bridge.tui.keys import Button, Mouse
-from bridge.tui.layout import COLORS, Canvas, Want, share
+from bridge.tui.layout import COLORS, Canvas, Height, share
 from bridge.tui.panes import EVENTS_BELOW_CHARTS, ScreenData, draw, draw_lines, settled
 from bridge.tui.sections import CHOSEN
 from bridge.tui.state import Pane, ViewState, click, update
@@ -170,7 +170,7 @@ def test_foreign_text_contains_no_terminal_commands(text: str) -> None:
 
 @given(st.integers(0, 80), st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40)), max_size=6))
 def test_sections_share_height_within_their_wants(height: int, pairs: list[tuple[int, int]]) -> None:
-    wants = [Want(min(pair), max(pair)) for pair in pairs]
+    wants = [Height(min(pair), max(pair)) for pair in pairs]
     shares = share(height, wants)
     assert sum(shares) <= height
     assert all(given <= want.most for given, want in zip(shares, wants, strict=True))

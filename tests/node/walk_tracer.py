@@ -27,7 +27,7 @@ SERVED: ContextVar[ServerId | None] = ContextVar("served", default=None)
 """Server of the current task."""
 
 
-Crossing = tuple[str | None, str]
+Hop = tuple[str | None, str]
 """A hop from one module into another; from None at the start of a task or thread."""
 
 
@@ -36,7 +36,7 @@ class Walk:
     """Hops and stations, in the order of their first call."""
 
     stations: frozenset[str]
-    hops: dict[Crossing, set[str]] = field(default_factory=dict)
+    hops: dict[Hop, set[str]] = field(default_factory=dict)
     """Entered functions of each hop."""
     reached: set[str] = field(default_factory=set)
 

@@ -737,12 +737,12 @@ def test_farm_that_waits_for_its_turn_is_held_back() -> None:
     day_before = datetime.fromtimestamp(now[0], UTC) - timedelta(days=1)
     backlog = Backlog(lambda: now[0])
     for farm in ("one", "other"):
-        backlog.take({farm: day_before}, is_full=True, in_turn=True)
+        backlog.take({farm: day_before}, is_full=True, others_wait=True)
     assert backlog.farms == {"one", "other"}
     now[0] += TURN_S
-    backlog.take({"third": day_before}, is_full=True, in_turn=True)
+    backlog.take({"third": day_before}, is_full=True, others_wait=True)
     assert backlog.farms == {"third"}
-    backlog.take({}, is_full=False, in_turn=True)
+    backlog.take({}, is_full=False, others_wait=True)
     assert not backlog.farms
 
 

@@ -35,7 +35,7 @@ from pipeline.source.farms import ManyFarms, Unread
 from pipeline.source.log_client import SHOWN_MAX, FarmLog, FarmLogError, FarmSilentError, LogStatus
 from pipeline.source.offsets import WHOLE_FARMS, Offset
 from pipeline.source.ranges import NodeRanges
-from pipeline.source.shares import SHARE_LEAST, TASKS_MAX, Span, fair_shares, in_turn, packed
+from pipeline.source.shares import SHARE_LEAST, TASKS_MAX, Span, fair_shares, fitting_demands, packed
 from pipeline.tables import offset_shards
 from pipeline.tables.batch_notes import BatchNotes, Range
 from pipeline.tables.offset_shards import OffsetShards
@@ -392,10 +392,10 @@ def test_shares_are_fair_and_use_whole_limit(requested: dict[str, int], limit: i
 
 def test_too_many_farms_for_a_batch_take_turns() -> None:
     demands = {f"{number:02}": 4 for number in range(10)} | {"long": 10**6}
-    assert in_turn(demands, 4 * 10 + SHARE_LEAST, "03") == demands
+    assert fitting_demands(demands, 4 * 10 + SHARE_LEAST, "03") == demands
     turns, after = list[list[str]](), ""
     for _ in range(4):
-        chosen = in_turn(demands, 4 * 4, after)
+        chosen = fitting_demands(demands, 4 * 4, after)
         assert sum(fair_shares(chosen, 16).values()) == 16
         turns.append([*chosen])
         after = turns[-1][-1]

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from pipeline.cli.commands import run
 from pipeline.cli.options import serving_metrics
 from pipeline.lake import Lake
-from pipeline.run import count_batch, entries_in, may_be_in_turn, may_have_more, places
+from pipeline.run import count_batch, entries_in, may_have_more, may_leave_farms_waiting, places
 from pipeline.serve.metrics import LOOPBACK, RunMetrics, address
 from pipeline.source.kafka import MOST_OFFSETS, SERVERS
 from pipeline.source.shares import SHARE_LEAST
@@ -79,7 +79,7 @@ def test_batch_with_small_shares_may_be_a_turn(tmp_path: Path, count: int, *, ex
     log = three_servers(minutes=20)
     log.entries = log.entries[:count]
     outcome = outcome_of(work(Lake(tmp_path, 60_000).plan, arrow_entries_of(log).to_batches()))
-    assert (entries_in(outcome), may_be_in_turn(outcome)) == (count, expected)
+    assert (entries_in(outcome), may_leave_farms_waiting(outcome)) == (count, expected)
 
 
 def test_lag_is_unknown_before_first_batch() -> None:

@@ -59,7 +59,7 @@ def test_arriving_reply_not_requested_again() -> None:
     bench = FetchBench(1, options=LARGE)
     fetch = bench.follow()
     sent = receive_bytes(bench, fetch, 60_000)
-    assert all(each.is_sign_of_life for each in sent)
+    assert all(each.is_keep_alive for each in sent)
     assert bench.about.leader == TWO
     bench.reply(fetch, [Entry.command(1, bytes(9_000_000))])
     assert bench.about.last == LogId(2, 1)
@@ -77,11 +77,11 @@ def test_stalled_reply_requested_again() -> None:
     receive_bytes(bench, fetch, 1_000)
     bench.step(DeadlineReached(), after_ms=WAIT_MS)
     (again,) = bench.sent(Fetch, TWO)
-    assert not again.is_sign_of_life
+    assert not again.is_keep_alive
 
 
 def test_first_contact_keeps_arriving_reply() -> None:
-    """The reply to a sign of life, or an announcement, can arrive before the large reply."""
+    """The reply to a keep-alive, or an announcement, can arrive before the large reply."""
     bench = FetchBench(1, options=LARGE)
     fetch = bench.follow()
     (sign,) = receive_bytes(bench, fetch, 400)
@@ -100,7 +100,7 @@ def test_bytes_of_other_server_not_leader_contact() -> None:
     assert bench.about.leader is None
 
 
-def test_sign_of_life_reply_is_empty() -> None:
+def test_keep_alive_reply_is_empty() -> None:
     bench = FetchBench(1).lead()
     parked = bench.fetch(TWO, LogId(2, 2), commit=2)
     sign = Fetch(
@@ -112,7 +112,7 @@ def test_sign_of_life_reply_is_empty() -> None:
         max_bytes=0,
         correlation=99,
         cluster_id=None,
-        is_sign_of_life=True,
+        is_keep_alive=True,
     )
     bench.receive(TWO, sign)
     (reply,) = bench.sent(FetchReply, TWO)
@@ -139,7 +139,7 @@ def test_signs_of_life_keep_leader_of_large_record() -> None:
             max_bytes=0,
             correlation=1_000 + number,
             cluster_id=None,
-            is_sign_of_life=True,
+            is_keep_alive=True,
         )
         bench.receive(TWO, sign, after_ms=333)
         bench.step(DeadlineReached())

@@ -91,7 +91,7 @@ def test_observed_rows_are_bounded() -> None:
 
 
 def test_observed_member_of_unknown_name_is_left_out() -> None:
-    """Its name arrives a moment later: a row of its NodeId would stay in the timeline for a day."""
+    """The name arrives a moment later: a row of the NodeId would stay in the timeline for a day."""
     first, second, *others = VIEW.members
     view = replace(VIEW, members=(first, replace(second, name=second.node_id), *others))
     assert {row.name for row in observed(VIEW)} - {row.name for row in observed(view)} == {second.name}

@@ -23,7 +23,7 @@ DEFAULTS = {
     "lease_ms": 1_000,
     "stall_timeout_ms": 5_000,
     "catch_up_round_ms": 1_000,
-    "sign_of_life_ms": 333,
+    "keep_alive_ms": 333,
 }
 
 
@@ -41,7 +41,7 @@ def test_policy_times_are_derived_from_minimum() -> None:
 
 def test_policy_times_follow_replaced_minimum() -> None:
     doubled = replace(lan(), election_timeout_min_ms=2_000)
-    assert times(doubled) == {name: 2 * time_ms for name, time_ms in DEFAULTS.items()} | {"sign_of_life_ms": 666}
+    assert times(doubled) == {name: 2 * time_ms for name, time_ms in DEFAULTS.items()} | {"keep_alive_ms": 666}
 
 
 @each_case("name", sorted({*NAMES} - {"leader_stickiness_ms"}))
@@ -100,8 +100,8 @@ def test_catch_up_round_time_limits_last_round(round_ms: int, *, caught_up: bool
     assert server.caught_up is caught_up
 
 
-def test_writing_follower_fetches_at_sign_of_life_interval() -> None:
-    bench = FetchBench(1, fast=False, options=with_time("sign_of_life_ms", 200))
+def test_writing_follower_fetches_at_keep_alive_interval() -> None:
+    bench = FetchBench(1, fast=False, options=with_time("keep_alive_ms", 200))
     fetch = bench.follow()
     bench.reply(fetch, entries_of(1, 1)[1:])
     sent_ms = []
@@ -119,8 +119,8 @@ def test_writing_follower_fetches_at_sign_of_life_interval() -> None:
         (PolicyTimes(leader_stickiness_ms=100), "leader stickiness must be above the heartbeat"),
         (PolicyTimes(leader_stickiness_ms=1_001), "at most the minimum election timeout of 1000 ms"),
         (PolicyTimes(check_quorum_ms=100), "check-quorum time must be above the heartbeat"),
-        (PolicyTimes(sign_of_life_ms=1_000), "sign-of-life time must lie between 0 and 1000 ms"),
-        (PolicyTimes(check_quorum_ms=500, sign_of_life_ms=500), "sign-of-life time must lie between 0 and 500 ms"),
+        (PolicyTimes(keep_alive_ms=1_000), "keep-alive time must lie between 0 and 1000 ms"),
+        (PolicyTimes(check_quorum_ms=500, keep_alive_ms=500), "keep-alive time must lie between 0 and 500 ms"),
         (PolicyTimes(lease_ms=1_001), "would outlast the leader stickiness of 1000 ms"),
         (PolicyTimes(leader_stickiness_ms=800, lease_ms=801), "would outlast the leader stickiness of 800 ms"),
         (PolicyTimes(lease_ms=50), "must lie between 0 and the lease of 50 ms"),

@@ -40,7 +40,7 @@ def test_removed_leader_resigns_after_commitment() -> None:
 
 
 def test_removed_leader_does_not_campaign() -> None:
-    """Its clients can use other servers, and its vote requests would only disturb the group."""
+    """Clients can use other servers, and the vote requests of this leader would only disturb the group."""
     bench = Group().become_leader()
     bench.change(plain(2, 3))
     bench.store(2)

@@ -50,9 +50,9 @@ class HistorySpan(Record, frozen=True):
     """A period of one state of a row."""
 
     start_ms: int
-    """Its start by the node's clock."""
+    """Start of the period by the node's clock."""
     end_ms: int
-    """Its end."""
+    """End of the period."""
     text: str
     """The state: the verdict's text, the leader's or publisher's name, the alarm's text, or the status of a node; for a
     leaf `healthy`, its faults, or `excluded by an operator`. Without a leader or publisher it is empty."""

@@ -26,7 +26,7 @@ class NodePerspective(Record, frozen=True):
     name: str
     """Name of the node."""
     node_id: str
-    """Its NodeId."""
+    """NodeId of the node."""
     answered: bool
     """True if it replied to the last query."""
     age_ms: int | None = None
@@ -38,7 +38,7 @@ class NodePerspective(Record, frozen=True):
     leader: str | None = None
     """Name of the leader; null if it does not know one."""
     term: int | None = None
-    """Its term."""
+    """Term of the node."""
     commit_index: int | None = None
     """Last committed entry that it knows."""
     members: Mapping[str, MemberStatus] = {}

@@ -56,7 +56,7 @@ class LeafState(StrEnum):
     """Half of a reply's timeout passed without a reply."""
     FAILED = "failed"
     ENDED = "ended"
-    """Its entry in the structure has ended."""
+    """The entry of the leaf in the structure has ended."""
 
 
 class LeafFailure(Struct, frozen=True, kw_only=True):

@@ -74,12 +74,12 @@ class FarmMember(Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> bytes | None:
-        """Its identity's public key, if it is known."""
+        """Public key of the member's identity, if it is known."""
         return self.credential[:PUBLIC_KEY_BYTES] or None
 
     @property
     def notice(self) -> FormationNotice:
-        """Its notice of formation."""
+        """Notice of formation of the member."""
         return self.metadata.notice
 
     @property

@@ -111,7 +111,7 @@ class Json(Struct, frozen=True):
     """Converts the value in JSON to the field's value; raises `ValueError`."""
     write: Callable[[Any], Any] = _unchanged
     is_first: bool = False
-    """Its member is written first, and required even if the field has a default."""
+    """The member is written first, and required even if the field has a default."""
 
 
 DERIVED: Final = Json(None)

@@ -134,7 +134,7 @@ class Report(Struct, frozen=True, cache_hash=True):
     server_id: int
     router: RouterStatus
     masters: tuple[MetaStatus, ...] = ()
-    """Its part in each master destination that it serves; empty if it does not name any."""
+    """Part of the server in each master destination that it serves; empty if it does not name any."""
     destinations: tuple[LeafStatus, ...] = ()
     remote_destinations: tuple[Measurement, ...] = ()
     """Measurements of leaves of other servers since its last report."""
@@ -181,7 +181,7 @@ class Admission(Struct, frozen=True):
     node_id: Annotated[bytes, hex_id("node")]
     name: NodeName
     key: Annotated[bytes | None, PUBLIC_KEY] = None
-    """Its public key."""
+    """Public key of the identity."""
     server_id: Annotated[int, Json(NewServerId, "server", is_first=True)] = 0
     """The Raft id that the entry assigns, or that the identity already has; the leader's signature covers it."""
 
@@ -289,7 +289,7 @@ class ClientKey(Struct, frozen=True):
     """A client key may now, or may no longer, write entries of these scopes (`bridge.core.membership.client_keys`)."""
 
     node_id: Annotated[bytes, DERIVED]
-    """Its name as an author, derived from the key as for servers."""
+    """Name of the key as an author, derived from the key as for servers."""
     name: NodeName
     key: Annotated[bytes, PUBLIC_KEY]
     scopes: Annotated[tuple[Scope, ...], Json(_SCOPES, read=_in_order, write=list)]
@@ -317,7 +317,7 @@ class ProducerStart(Struct, frozen=True):
     name: Name
     request: str | None = None
     principal: Annotated[str, PRINCIPAL] = ""
-    """Its user (`bridge.core.state.kafka_clients.principal_hash`); empty in entries below `BOUNDS_LEVEL`."""
+    """The producer's user (`bridge.core.state.kafka_clients.principal_hash`); empty in entries below `BOUNDS_LEVEL`."""
 
 
 class GroupOffset(Struct, frozen=True):

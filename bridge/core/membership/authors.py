@@ -158,8 +158,8 @@ def without_former(
     if len(numbers) < NUMBERED_MAX:
         return numbers
     present = {each.node_id for each in admitted.values()} | clients.keys()
-    gives_way = min(numbers.keys() - present)
-    return {node_id: each for node_id, each in numbers.items() if node_id != gives_way}
+    removed_id = min(numbers.keys() - present)
+    return {node_id: each for node_id, each in numbers.items() if node_id != removed_id}
 
 
 def _unauthorized(

@@ -106,6 +106,6 @@ def change_client(
         return clients, None
     changed = ClientChanged(entry.node_id, after.name, tuple(each.value for each in after.scopes), after.admitted)
     if author is not None and entry.node_id not in clients and len(clients) >= CLIENTS_MAX:
-        gives_way = min(node_id for node_id, each in clients.items() if not each.admitted)
-        clients = {node_id: each for node_id, each in clients.items() if node_id != gives_way}
+        removed_id = min(node_id for node_id, each in clients.items() if not each.admitted)
+        clients = {node_id: each for node_id, each in clients.items() if node_id != removed_id}
     return {**clients, entry.node_id: after}, changed

@@ -140,7 +140,7 @@ class Producer(Struct, frozen=True):
     sequence: int = 0
     runs: tuple[Run, ...] = ()
     principal: str = ""
-    """Its owner; empty before its first entry of `BOUNDS_LEVEL`, and on listeners without users."""
+    """Owner of the producer; empty before its first entry of `BOUNDS_LEVEL`, and on listeners without users."""
     node_id: bytes = b""
     """The node that began it; empty below `BOUNDS_LEVEL`."""
 

@@ -28,10 +28,10 @@ class Place(Struct, eq=False):
 class RemotePlaces:
     """The clients connected by TCP."""
 
-    def __init__(self, unproven_max: int, authenticated_max: int, gave_way: Callable[[], None]) -> None:
-        """Start empty; `gave_way` is called when an unknown client is closed to make room for another."""
+    def __init__(self, unproven_max: int, authenticated_max: int, replaced: Callable[[], None]) -> None:
+        """Start empty; `replaced` is called when an unknown client is closed to make room for another."""
         self.known = KnownSources()
-        self._gave_way = gave_way
+        self._replaced = replaced
         self._unproven_max = unproven_max
         self._authenticated_max = authenticated_max
         self._unproven: dict[Place, None] = {}
@@ -45,7 +45,7 @@ class RemotePlaces:
             oldest = next(each for each in crowd if each.source == crowding)
             del self._unproven[oldest]
             oldest.scope.cancel()
-            self._gave_way()
+            self._replaced()
         place = Place(source_of(address), address in self.known)
         self._unproven[place] = None
         return place

@@ -174,7 +174,7 @@ def parameters_of(route: Route[Any], query: str) -> tuple[dict[str, int], dict[s
             texts[name] = text
         else:
             known = ", ".join((*route.numbers, *route.texts)) or "none"
-            raise Refused(400, "bad-query", f"{route.path} has no parameter {name[:40]!r}; its parameters: {known}")
+            raise Refused(400, "bad-query", f"{route.path} lacks the parameter {name[:40]!r}; its parameters: {known}")
     return numbers, texts
 
 

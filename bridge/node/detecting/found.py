@@ -30,7 +30,7 @@ class ServiceState(Enum):
     """The state of one service of a router."""
 
     ON = "on"
-    """Its port listens."""
+    """The port of the service listens."""
     OFF = "off"
     """The configuration disables it."""
     NOT_LISTENING = "not listening"
@@ -84,7 +84,7 @@ class FoundRouter:
     directory: Path
     """The directory of its keys."""
     configuration: Path
-    """Its main configuration file."""
+    """Main configuration file of the router."""
     process: RouterProcess | None
     i2cp: Service
     i2pcontrol: Service

@@ -56,7 +56,7 @@ class RouterProcess(Struct, frozen=True):
     unit: str | None
     """The unit of systemd that runs it."""
     directory: Path | None
-    """Its working directory, if this user may see it."""
+    """Working directory of the process, if this user may see it."""
     group_id: int
 
     @property

@@ -53,7 +53,7 @@ class Plan(Struct, frozen=True):
     leaves: tuple[Mapping[str, Any], ...]
     """The new tables `[[leaf]]`."""
     tunnels: tuple[FoundTunnel, ...]
-    """Their tunnels."""
+    """Tunnels of the leaves."""
 
 
 def reason_against(tunnel: FoundTunnel, masters: Collection[str], leaves: Collection[str]) -> str:

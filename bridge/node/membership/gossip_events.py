@@ -117,7 +117,7 @@ class GossipEvents(Struct, frozen=True, kw_only=True):
                     name = self.member_directory.name_of(info.node_id)
                     self.trace.append(_CHANGES[status], {"member": name, "id": info.node_id.hex()})
             case Alarm():
-                self._heed(event)
+                self._report(event)
             case KeyOffered():
                 await self.offered(event)
             case KeyringUpdateRefused(sender, source):
@@ -136,7 +136,7 @@ class GossipEvents(Struct, frozen=True, kw_only=True):
         elif status is Status.DEAD and since_s is not None:
             self.detections.observe(trio.current_time() - since_s)
 
-    def _heed(self, alarm: Alarm) -> None:
+    def _report(self, alarm: Alarm) -> None:
         match alarm:
             case Alarm(AlarmKind.IDENTITY_CONFLICT, text):
                 raise NodeStopped(text)

@@ -224,11 +224,11 @@ class I2cpConnection:
             try:
                 self._reader.feed(bytes(data))
                 while (frame := self._reader.next_frame()) is not None:
-                    self._heed(decode(frame))
+                    self._handle(decode(frame))
             except I2cpError as error:
                 self._end(f"{self._link} does not speak I2CP: {error}")
 
-    def _heed(self, message: RouterMessage) -> None:
+    def _handle(self, message: RouterMessage) -> None:
         match message:
             case SetDate() if self._dates:
                 self._dates.popleft().resolve(message)

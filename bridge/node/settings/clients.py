@@ -120,7 +120,7 @@ class KafkaPeer:
 
     name: str
     address: Address
-    """Its host may be a name."""
+    """Address of the listener, whose host may be a name."""
 
     def __str__(self) -> str:
         return f"{self.name}@{endpoint(self.address)}"

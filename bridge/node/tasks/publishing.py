@@ -211,7 +211,7 @@ class PublishingTask:
         known = context.applied_state.state.masters.get(self.master)
         obstacle = context.router.publishing_obstacle(self._key.master_hash)
         publishing = known is not None and known.choice.server_id == context.replica.server_id
-        is_off = self._resigned or obstacle is not None or self._leaves_the_turn()
+        is_off = self._resigned or obstacle is not None or self._hands_over_turn()
         return MetaStatus(
             destination=self.master,
             publish_config=PublishConfig.OFF if is_off else self._key.publish,
@@ -223,7 +223,7 @@ class PublishingTask:
             standby=self._standby.is_ready and not publishing,
         )
 
-    def _leaves_the_turn(self) -> bool:
+    def _hands_over_turn(self) -> bool:
         """Return True after repeated failures if another server is able; False without a quorum."""
         context = self._context
         if self._outage.lasts or not self._turns.is_away(trio.current_time()):

@@ -21,11 +21,11 @@ class SnapshotIdentity(Record, frozen=True):
     """An identity that the log has admitted."""
 
     raft_id: int
-    """Its Raft id."""
+    """Raft id of the identity."""
     name: str
-    """Its name for operators."""
+    """Name of the identity for operators."""
     node_id: str
-    """Its NodeId."""
+    """NodeId of the identity."""
     standing: str
     """`member`, `retired`, `evicted` or `lapsed`."""
     removed: bool

@@ -73,7 +73,7 @@ class RouterFacts(Struct, frozen=True):
     """A router's facts about itself; None means unknown."""
 
     report: RouterStatus = _UNKNOWN
-    """Its figures, and its RouterInfo."""
+    """Figures of the router, and its RouterInfo."""
     version: str | None = None
     status: str | None = None
     network_error: str | None = None

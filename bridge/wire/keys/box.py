@@ -48,7 +48,7 @@ class EraKey(Struct, frozen=True):
 
     era: int
     used_at: int
-    """Its time of use, by the clock of the keyring; unchecked if it comes from a box."""
+    """Time of use of the key, by the clock of the keyring; unchecked if it comes from a box."""
     key: bytes
 
     def __repr__(self) -> str:

@@ -62,7 +62,7 @@ class AppendLeader:
         oldest_ms = progress.oldest_sent_ms()
         if not self._may_send_request(progress):
             due_ms = now + options.retry_ms
-        if oldest_ms is not None and self._heeds_overdue(progress):
+        if oldest_ms is not None and self._overdue_has_effect(progress):
             due_ms = min(due_ms, oldest_ms + options.retry_ms)
         if (
             progress.commit_due_ms is not None
@@ -375,7 +375,7 @@ class AppendLeader:
         replica, oldest_ms = self._replica, progress.oldest_sent_ms()
         if (
             oldest_ms is not None
-            and self._heeds_overdue(progress)
+            and self._overdue_has_effect(progress)
             and replica.now >= oldest_ms + replica.options.retry_ms
         ):
             if progress.appends_in_flight:
@@ -389,7 +389,7 @@ class AppendLeader:
             progress.was_overdue()
             progress.became_unreachable(self._place_to_probe(progress))
 
-    def _heeds_overdue(self, progress: Progress) -> bool:
+    def _overdue_has_effect(self, progress: Progress) -> bool:
         """Return True if an overdue reply has an effect: one request at a time, or a reachable follower."""
         return self._one_at_a_time or progress.state is not ProgressState.UNREACHABLE
 

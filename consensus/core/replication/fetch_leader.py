@@ -209,7 +209,7 @@ class FetchLeader:
     def _fetched(self, fetch: Fetch) -> None:
         """Process a fetch, which shows that the replica's whole log up to its position is durable."""
         replica, peer = self._replica, fetch.replica
-        if fetch.is_sign_of_life:
+        if fetch.is_keep_alive:
             self._alive(fetch)
             return
         superseded = self._parked.pop(peer, None)

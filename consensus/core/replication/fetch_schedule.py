@@ -43,7 +43,7 @@ class PendingFetch(Struct, frozen=True):
     offset: int | None = None
     """The first requested byte of the snapshot of `position`; None if entries are requested."""
     max_bytes: int = 0
-    """The limit of the reply; 0 for a sign of life."""
+    """The limit of the reply; 0 for a keep-alive."""
 
 
 class FetchSchedule:
@@ -66,10 +66,10 @@ class FetchSchedule:
         """Return the time when `maybe_fetch` may have work; None if there is no server to fetch from."""
         if self._waiting is not None:
             overdue_ms = self._waiting.overdue_ms
-            return min(overdue_ms, self._sign_of_life_ms) if self._is_arriving else overdue_ms
+            return min(overdue_ms, self._keep_alive_ms) if self._is_arriving else overdue_ms
         if not self._replica.others:
             return None
-        return max(self._rest_until_ms, self._sign_of_life_ms) if self._is_busy else self._rest_until_ms
+        return max(self._rest_until_ms, self._keep_alive_ms) if self._is_busy else self._rest_until_ms
 
     def maybe_fetch(self, leader: ServerId | None) -> None:
         """Send the fetch that is due now, given the leader."""
@@ -77,8 +77,8 @@ class FetchSchedule:
         if waiting is not None:
             redirected = leader not in (None, waiting.target) or waiting.term != replica.term
             if not redirected and replica.now < waiting.overdue_ms:
-                if self._is_arriving and replica.now >= self._sign_of_life_ms:
-                    self._show_life(waiting.target)
+                if self._is_arriving and replica.now >= self._keep_alive_ms:
+                    self._send_keep_alive(waiting.target)
                 return
             self._waiting = None
             if not redirected:
@@ -86,7 +86,7 @@ class FetchSchedule:
             else:
                 # The leader of a new term announces itself to the voters soon; other servers must query the voters.
                 self._rest_until_ms = replica.now if leader is not None else replica.now + replica.options.heartbeat_ms
-        if replica.now < self._rest_until_ms or (self._is_busy and replica.now < self._sign_of_life_ms):
+        if replica.now < self._rest_until_ms or (self._is_busy and replica.now < self._keep_alive_ms):
             return
         target = self._next_voter() if leader is None else leader
         if target is None:
@@ -164,8 +164,8 @@ class FetchSchedule:
         return self._is_writing or self._snapshots.is_writing
 
     @property
-    def _sign_of_life_ms(self) -> Milliseconds:
-        return self._sent_ms + self._replica.options.sign_of_life_ms
+    def _keep_alive_ms(self) -> Milliseconds:
+        return self._sent_ms + self._replica.options.keep_alive_ms
 
     def _next_voter(self) -> ServerId | None:
         replica = self._replica
@@ -177,7 +177,7 @@ class FetchSchedule:
 
     def _send_fetch(self, target: ServerId) -> None:
         replica, log = self._replica, self._replica.log
-        # While the disk writes, this is only a sign of life. Its position is not the log's end, so the entries in the
+        # While the disk writes, this is only a keep-alive. Its position is not the log's end, so the entries in the
         # reply will be dropped, but the leader counts the contact.
         position = self._durable_position() if self._is_writing else log.last
         max_wait_ms, limit_bytes = replica.options.heartbeat_ms, self._limit_bytes
@@ -188,10 +188,10 @@ class FetchSchedule:
         pending = PendingFetch(target, replica.term, position, replica.now, overdue_ms, None, limit_bytes)
         self._remember(fetch.correlation, pending)
 
-    def _show_life(self, target: ServerId) -> None:
+    def _send_keep_alive(self, target: ServerId) -> None:
         """Send an empty fetch, so that the leader counts us among its majority while a large reply is on its way."""
         replica, position = self._replica, self._durable_position()
-        fetch = structs.replace(self._fetch_from(position, 0, 0), is_sign_of_life=True)
+        fetch = structs.replace(self._fetch_from(position, 0, 0), is_keep_alive=True)
         replica.outbox.send(target, fetch, replica.hard_state_number)
         self._keep(fetch.correlation, PendingFetch(target, replica.term, position, replica.now, replica.now))
 
@@ -240,5 +240,5 @@ class FetchSchedule:
         self._pending[correlation] = pending
         self._sent_ms = self._replica.now
         if len(self._pending) > MAX_REMEMBERED_FETCHES:
-            # Many signs of life are sent while a large reply is awaited.
+            # Many keep-alives are sent while a large reply is awaited.
             del self._pending[next(number for number, each in self._pending.items() if each is not self._waiting)]

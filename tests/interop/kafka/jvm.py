@@ -148,7 +148,7 @@ class KafkaServer:
     def lives(self) -> bool:
         return self.child is not None and runs(self.child)
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """Return the end of its output."""
         output = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         return output[-LAST_WORDS_CHARACTERS:]
@@ -275,7 +275,7 @@ class JvmServers:
                     await stream.aclose()
                     return
                 await trio.sleep(POLL_S)
-        raise ChildError(f"{server.name} does not listen; its last output: …{server.last_words()}")
+        raise ChildError(f"{server.name} does not listen; its last output: …{server.last_output()}")
 
     async def kill(self, server: KafkaServer) -> None:
         """Send SIGKILL, and wait until the process has ended."""
@@ -309,7 +309,7 @@ class JvmServers:
                     if found is not None and found.leader_id == node_id and found.leader_epoch > epoch_above:
                         return found.leader_id, found.leader_epoch
                 await trio.sleep(POLL_S)
-        words = "\n".join(f"{server.name}: …{server.last_words()}" for server in self.servers.values())
+        words = "\n".join(f"{server.name}: …{server.last_output()}" for server in self.servers.values())
         raise ChildError(f"no server leads within {timeout_s:g} s\n{words}")
 
     async def close(self) -> None:

@@ -22,7 +22,7 @@ async def revive(group: ZmqRaftGroup) -> list[Member]:
     """Restart the members that exited, and record their last output."""
     dead = [member for member in group.members.values() if member.child is not None and not member.lives]
     for member in dead:
-        member.deaths.append(member.last_words())
+        member.deaths.append(member.last_output())
         await group.kill(member)
         await group.start_again(member)
     return dead

@@ -171,9 +171,9 @@ class Recorder:
         """End every connection to a running member; new ones are served."""
         self._relays[member.peer_id].cut()
 
-    def cause_of(self, member: Member, last_words: str) -> Recorded | None:
+    def cause_of(self, member: Member, last_output: str) -> Recorded | None:
         """Return the request that ended a server of the package, if its last output names one."""
-        indexes = REFUSED.findall(last_words)
+        indexes = REFUSED.findall(last_output)
         appends = [each for each in self.messages if each.member == member.peer_id and each.is_append]
         return next((each for each in reversed(appends) if indexes and each.previous == int(indexes[-1])), None)
 

@@ -1,7 +1,7 @@
 """Parts shared by the stories with the npm package: continuous updates, killed members, compared logs.
 
 Updates        numbered updates, each repeated under its request id until a server returns its committed index
-kill_in_turn   kill -9, wait, start again, wait until the member has caught up; then the next member
+kill_each   kill -9, wait, start again, wait until the member has caught up; then the next member
 same_logs      every member's log on disk: equal entry by entry, each update once, at its index
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 import trio
 
-from benchmarks.zmq_raft_group import Make, Member, PackageClient, PackageError, ZmqRaftGroup
+from benchmarks.zmq_raft_group import Member, PackageClient, PackageError, Program, ZmqRaftGroup
 from consensus.core.model import Entry, EntryKind
 from consensus.protocols.zmq_raft import CommittedEntry, LogEntryKind, SnapshotPart, ZmqRaftClient
 from consensus.protocols.zmq_raft.wire.entries import entry_frame, read_entries
@@ -124,7 +124,7 @@ class MemberLog:
 
 async def log_of(member: Member) -> MemberLog:
     """Return the log of a stopped member of either implementation."""
-    if member.make is Make.OURS:
+    if member.program is Program.OURS:
         return await trio.to_thread.run_sync(own_log, member.peer_id, member.directory)
     found = await stored_package_log(member.directory)
     return MemberLog(member.peer_id, found.snapshot_index, found.snapshot, found.entries)
@@ -208,7 +208,7 @@ async def wait_for_log_info(
             await trio.sleep(POLL_S)
             found = await group.info(member)
         return
-    raise AssertionError(f"{member.peer_id} does not have {name}: {found}; …{member.last_words()}")
+    raise AssertionError(f"{member.peer_id} does not have {name}: {found}; …{member.last_output()}")
 
 
 async def wait_for_members(client: PackageClient, peers: Sequence[tuple[str, str]]) -> None:
@@ -222,14 +222,14 @@ async def wait_for_members(client: PackageClient, peers: Sequence[tuple[str, str
     raise AssertionError(f"the members are {found}, not {peers}")
 
 
-async def kill_in_turn(group: ZmqRaftGroup, updates: Updates, times: int) -> Counter[Make]:
+async def kill_each(group: ZmqRaftGroup, updates: Updates, times: int) -> Counter[Program]:
     """Kill members one by one during updates; return the leaders after each kill, by implementation."""
-    led: Counter[Make] = Counter()
+    led: Counter[Program] = Counter()
     for number in range(times):
         victim = list(group.members.values())[number % len(group.members)]
         await wait_until(lambda victim=victim: victim.child is not None, f"{victim.peer_id} runs")  # type: ignore[misc]
         await group.kill(victim)
-        led[(await group.leader()).make] += 1
+        led[(await group.leader()).program] += 1
         await wait_for_updates(updates, 5)
         await group.start_again(victim)
         await wait_until_caught_up(group, victim, max(updates.committed.values()))
@@ -275,17 +275,17 @@ async def change(client: PackageClient, peers: Sequence[tuple[str, str]]) -> Non
     raise AssertionError(f"the members were not changed within {CATCH_UP_S:g} s: {refusal}")
 
 
-async def elect_server_of(group: ZmqRaftGroup, make: Make, *, is_reelected: bool = False) -> Member:
+async def elect_server_of(group: ZmqRaftGroup, program: Program, *, is_reelected: bool = False) -> Member:
     """Kill and restart leaders until a server of this implementation leads; with `is_reelected`, by a new election."""
     leader = await group.leader()
     for _ in range(ELECTIONS):
-        if leader.make is make and not is_reelected:
+        if leader.program is program and not is_reelected:
             return leader
         is_reelected = False
         await group.kill(leader)
         await group.start_again(leader)
         leader = await group.leader()
-    raise AssertionError(f"no server of make {make.value} leads after {ELECTIONS} elections")
+    raise AssertionError(f"no server of the program {program.value} leads after {ELECTIONS} elections")
 
 
 async def wait_until_settled(group: ZmqRaftGroup, updates: Updates) -> None:
@@ -298,7 +298,7 @@ async def wait_for_compaction(group: ZmqRaftGroup, leader: Member, index: int) -
 
     A server of the package makes it on request; our server makes it when it is due.
     """
-    if leader.make is Make.PACKAGE:
+    if leader.program is Program.PACKAGE:
         await wait_until_expired(group, leader, index)
         await compact(leader, index)
         await wait_for_snapshot(group, leader, index)
@@ -309,7 +309,7 @@ async def wait_for_compaction(group: ZmqRaftGroup, leader: Member, index: int) -
     return int(found["firstIndex"]) - 1
 
 
-async def give_snapshot(group: ZmqRaftGroup, giver: Make, member: Member, index: int) -> int:
+async def give_snapshot(group: ZmqRaftGroup, giver: Program, member: Member, index: int) -> int:
     """Delete a member's log, make a leader of implementation `giver` compact its own, and start the member again.
 
     The leader is elected while the member is down, because in a term with acknowledged entries of the member, our
@@ -355,9 +355,9 @@ class KeptAlive:
 
     def _print_cause(self, member: Member) -> None:
         cause = self.recorder.cause_of(member, member.deaths[-1])
-        print(f"\n{member.make.value} server {member.peer_id} ended unexpectedly: …{member.deaths[-1][-600:]}")
+        print(f"\n{member.program.value} server {member.peer_id} ended unexpectedly: …{member.deaths[-1][-600:]}")
         print(*(self.recorder.last_requests(member, 5) if cause is None else [cause]), sep="\n")
-        if cause is not None and self.group.members[cause.sender or ""].make is Make.OURS:
+        if cause is not None and self.group.members[cause.sender or ""].program is Program.OURS:
             self.killed_by_ours.append(cause)
 
 

@@ -17,7 +17,7 @@ import trio
 import zmq
 
 from benchmarks import zmq_raft_group
-from benchmarks.zmq_raft_group import IDENT, Make, PackageClient, ZmqRaftGroup, running_zmq_raft_group
+from benchmarks.zmq_raft_group import IDENT, PackageClient, Program, ZmqRaftGroup, running_zmq_raft_group
 from consensus.core.model import Entry, EntryKind
 from consensus.protocols import zmq_raft
 from consensus.protocols.zmq_raft import ZmqRaftClient
@@ -50,14 +50,14 @@ COMPACTED = (
     "--compact-command",
     f"{sys.executable} {Path(story.__file__).with_name('compact.py')}",
 )
-PACKAGES = [Make.PACKAGE] * 3
-OURS = [Make.OURS] * 3
+PACKAGES = [Program.PACKAGE] * 3
+OURS = [Program.OURS] * 3
 MIXED = {
-    "two-of-theirs": [Make.PACKAGE, Make.PACKAGE, Make.OURS],
-    "one-of-theirs": [Make.PACKAGE, Make.OURS, Make.OURS],
+    "two-of-theirs": [Program.PACKAGE, Program.PACKAGE, Program.OURS],
+    "one-of-theirs": [Program.PACKAGE, Program.OURS, Program.OURS],
 }
 GROUPS = {"theirs": PACKAGES, "ours": OURS, **MIXED}
-every_group = pytest.mark.parametrize("makes", GROUPS.values(), ids=GROUPS.keys())
+every_group = pytest.mark.parametrize("programs", GROUPS.values(), ids=GROUPS.keys())
 
 
 def package_updates(client: PackageClient) -> Updates:
@@ -83,9 +83,9 @@ def print_figures(group: ZmqRaftGroup, updates: Updates, *more: object) -> None:
 
 
 @every_group
-async def test_package_client_commits_each_update_once(tmp_path: Path, makes: list[Make]) -> None:
+async def test_package_client_commits_each_update_once(tmp_path: Path, programs: list[Program]) -> None:
     with trio.fail_after(STORY_S):
-        async with running_zmq_raft_group(tmp_path, makes) as group:
+        async with running_zmq_raft_group(tmp_path, programs) as group:
             client = await group.client()
             updates = package_updates(client)
             leader = await group.leader()
@@ -152,19 +152,19 @@ async def test_our_client_commits_each_update_once_on_package_servers(tmp_path: 
 
 
 @every_group
-async def test_updates_survive_members_killed_in_turn(tmp_path: Path, makes: list[Make]) -> None:
+async def test_updates_survive_members_killed_in_turn(tmp_path: Path, programs: list[Program]) -> None:
     recorder = Recorder()
     with trio.fail_after(STORY_S):
         async with (
-            running_zmq_raft_group(tmp_path, makes, relay=recorder.relay) as group,
+            running_zmq_raft_group(tmp_path, programs, relay=recorder.relay) as group,
             trio.open_nursery() as nursery,
         ):
             updates, alive = package_updates(await group.client()), story.KeptAlive(group, recorder)
             nursery.start_soon(updates.forever)
             nursery.start_soon(alive.run)
-            led = await story.kill_in_turn(group, updates, KILLS)
-            for make in set(makes) - set(led):
-                await story.elect_server_of(group, make)
+            led = await story.kill_each(group, updates, KILLS)
+            for program in set(programs) - set(led):
+                await story.elect_server_of(group, program)
                 await story.wait_for_updates(updates, 20)
             nursery.cancel_scope.cancel()
             with trio.CancelScope(shield=True):
@@ -172,16 +172,16 @@ async def test_updates_survive_members_killed_in_turn(tmp_path: Path, makes: lis
         await story.same_logs(group, updates)
         print_figures(group, updates, f"led after a death: {led}")
         assert alive.killed_by_ours == []
-        assert all(member.deaths == [] for member in group.members.values() if member.make is Make.OURS)
+        assert all(member.deaths == [] for member in group.members.values() if member.program is Program.OURS)
 
 
-@pytest.mark.parametrize("makes", MIXED.values(), ids=MIXED.keys())
-async def test_updates_survive_random_faults(tmp_path: Path, makes: list[Make]) -> None:
+@pytest.mark.parametrize("programs", MIXED.values(), ids=MIXED.keys())
+async def test_updates_survive_random_faults(tmp_path: Path, programs: list[Program]) -> None:
     recorder, chance, done = Recorder(), random.Random(SEED), Counter[str]()
     print(f"\nseed {SEED}")
     with trio.fail_after(STORY_S):
         async with (
-            running_zmq_raft_group(tmp_path, makes, relay=recorder.relay) as group,
+            running_zmq_raft_group(tmp_path, programs, relay=recorder.relay) as group,
             trio.open_nursery() as nursery,
         ):
             updates, alive = package_updates(await group.client()), story.KeptAlive(group, recorder)
@@ -193,7 +193,7 @@ async def test_updates_survive_random_faults(tmp_path: Path, makes: list[Make]) 
                 done[fault.__name__] += 1
                 if not await story.makes_progress(updates):
                     # A leader of the package that repeatedly ends a follower (docs/reference/zmq-raft.md).
-                    assert (await group.leader()).make is Make.PACKAGE
+                    assert (await group.leader()).program is Program.PACKAGE
                     await story.kill(group, recorder, await group.leader(), chance)
                     done["leader killed to continue"] += 1
             nursery.cancel_scope.cancel()
@@ -202,26 +202,26 @@ async def test_updates_survive_random_faults(tmp_path: Path, makes: list[Make]) 
         await story.same_logs(group, updates)
         print_figures(group, updates, dict(done))
         assert alive.killed_by_ours == []
-        assert all(member.deaths == [] for member in group.members.values() if member.make is Make.OURS)
+        assert all(member.deaths == [] for member in group.members.values() if member.program is Program.OURS)
 
 
-@pytest.mark.parametrize("makes", MIXED.values(), ids=MIXED.keys())
-async def test_membership_changes_complete_despite_kills(tmp_path: Path, makes: list[Make]) -> None:
+@pytest.mark.parametrize("programs", MIXED.values(), ids=MIXED.keys())
+async def test_membership_changes_complete_despite_kills(tmp_path: Path, programs: list[Program]) -> None:
     recorder, chance = Recorder(), random.Random(SEED)
     print(f"\nseed {SEED}")
     with trio.fail_after(STORY_S):
         async with (
-            running_zmq_raft_group(tmp_path, makes, relay=recorder.relay) as group,
+            running_zmq_raft_group(tmp_path, programs, relay=recorder.relay) as group,
             trio.open_nursery() as nursery,
         ):
             client = await group.client()
             updates, before = package_updates(client), group.peers
             nursery.start_soon(updates.forever)
-            newcomer = group.add("4", Make.OURS)
+            newcomer = group.add("4", Program.OURS)
             await group.start(newcomer, before)
             for peers in [group.peers, before] * (CHANGES // 2):
                 leader = await group.leader()
-                victim = leader if leader.make is Make.OURS else group.members["3"]
+                victim = leader if leader.program is Program.OURS else group.members["3"]
                 async with trio.open_nursery() as change:
                     change.start_soon(story.change, client, peers)
                     await trio.sleep(chance.random() * 0.08)
@@ -237,21 +237,21 @@ async def test_membership_changes_complete_despite_kills(tmp_path: Path, makes: 
         assert story.deaths(group) == {}
 
 
-@pytest.mark.parametrize("makes", MIXED.values(), ids=MIXED.keys())
-async def test_members_without_log_receive_snapshots(tmp_path: Path, makes: list[Make]) -> None:
+@pytest.mark.parametrize("programs", MIXED.values(), ids=MIXED.keys())
+async def test_members_without_log_receive_snapshots(tmp_path: Path, programs: list[Program]) -> None:
     with trio.fail_after(STORY_S):
-        async with running_zmq_raft_group(tmp_path, makes, options=LONG_TTL, arguments=COMPACTED) as group:
+        async with running_zmq_raft_group(tmp_path, programs, options=LONG_TTL, arguments=COMPACTED) as group:
             updates = package_updates(await group.client())
             updates.seconds_ago, updates.payload_bytes = OLD_S, 1024
             snapshots = []
-            for giver, taker in product(Make, Make):
-                member = next(each for each in group.members.values() if each.make is taker)
-                if giver is taker and makes.count(giver) == 1:
+            for giver, taker in product(Program, Program):
+                member = next(each for each in group.members.values() if each.program is taker)
+                if giver is taker and programs.count(giver) == 1:
                     continue
-                await story.elect_server_of(group, Make.PACKAGE)
+                await story.elect_server_of(group, Program.PACKAGE)
                 await updates.submit_some(1_100)
                 index = max(updates.committed.values())
-                if giver is Make.OURS:
+                if giver is Program.OURS:
                     # Our server also considers the newest id, not only its clock.
                     await replace(updates, seconds_ago=0).submit_one()
                 await story.wait_until_settled(group, updates)
@@ -265,11 +265,11 @@ async def test_members_without_log_receive_snapshots(tmp_path: Path, makes: list
         print_figures(group, updates, *snapshots)
 
 
-@pytest.mark.parametrize("newcomer", Make, ids=lambda make: f"newcomer-{make.value}")
+@pytest.mark.parametrize("newcomer", Program, ids=lambda program: f"newcomer-{program.value}")
 @every_group
-async def test_zr_config_adds_and_removes_members(tmp_path: Path, makes: list[Make], newcomer: Make) -> None:
+async def test_zr_config_adds_and_removes_members(tmp_path: Path, programs: list[Program], newcomer: Program) -> None:
     with trio.fail_after(STORY_S):
-        async with running_zmq_raft_group(tmp_path, makes) as group:
+        async with running_zmq_raft_group(tmp_path, programs) as group:
             client = await group.client()
             updates = package_updates(client)
             await updates.submit_some(50)
@@ -292,14 +292,14 @@ async def test_zr_config_adds_and_removes_members(tmp_path: Path, makes: list[Ma
         print_figures(group, updates)
 
 
-@pytest.mark.parametrize("make", Make, ids=lambda make: make.value)
-async def test_append_repeated_on_new_connection_ends_only_package(tmp_path: Path, make: Make) -> None:
+@pytest.mark.parametrize("program", Program, ids=lambda program: program.value)
+async def test_append_repeated_on_new_connection_ends_only_package(tmp_path: Path, program: Program) -> None:
     with trio.fail_after(STORY_S), zmq.Context() as context:
         async with trio.open_nursery() as nursery:
             group = ZmqRaftGroup(tmp_path, nursery, options={"electionTimeoutMin": 9_000, "electionTimeoutMax": 9_999})
             group.arguments = ("--election-timeout", "9000-9999")
             # Given: a follower, and its leader with a committed update there
-            follower, leader = group.add("1", make), group.add("2", Make.PACKAGE)
+            follower, leader = group.add("1", program), group.add("2", Program.PACKAGE)
             await group.start(follower)
             update = Entry(1, EntryKind.COMMAND, new_request_id() + b"update")
             append = encode_request(
@@ -322,12 +322,12 @@ async def test_append_repeated_on_new_connection_ends_only_package(tmp_path: Pat
             # When: the append is sent again on another connection, since the reply was lost with the first
             answer = await exchange(context, follower.url, append)
             # Then: our server sends the same reply, and the package exits
-            if make is Make.OURS:
+            if program is Program.OURS:
                 assert answer == taken
                 assert follower.lives
             else:
                 await story.wait_until(lambda: not follower.lives, "the package has ended")
-                assert "cowardly refusing to truncate log to 0 before commit index: 1" in follower.last_words()
+                assert "cowardly refusing to truncate log to 0 before commit index: 1" in follower.last_output()
                 print("\nthe package exits when it receives this twice:", " ".join(frame.hex() for frame in append))
             await group.close()
             nursery.cancel_scope.cancel()

@@ -307,7 +307,7 @@ class ZmqSockets(TcpConnections[_Connection]):
             return
         self._marks.see("repetition passed on as a heartbeat")
         asker, answerer = before.connection.asker, before.connection.answerer
-        sign_of_life = AppendEntries(
+        keep_alive = AppendEntries(
             term=before.rpc.term,
             leader=asker,
             previous=ORIGIN,
@@ -315,7 +315,7 @@ class ZmqSockets(TcpConnections[_Connection]):
             commit=0,
             correlation=self._next_correlation(),
         )
-        self._way.deliver(asker, answerer, sign_of_life)
+        self._way.deliver(asker, answerer, keep_alive)
 
     def _take_chunk(self, taken: _Taken, rpc: InstallSnapshotRpc) -> None:
         """Pass a chunk to the core when the members are known."""

@@ -103,7 +103,7 @@ class Disk:
         self.sync_count += 1
         if self.ignores_syncs:
             return
-        self._know()
+        self._keep_present_content()
         status = os.fstat(descriptor)
         inode = status.st_ino
         self._modes[inode] = status.st_mode
@@ -118,7 +118,7 @@ class Disk:
 
     def sync_failed(self, descriptor: int) -> None:
         """Drop the writes of a file since its last sync."""
-        self._know()
+        self._keep_present_content()
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode):
             self._failed[status.st_ino] = _read(descriptor)
@@ -132,7 +132,7 @@ class Disk:
                 self._modes.setdefault(status.st_ino, status.st_mode)
         return dict(sorted(names.items()))
 
-    def _know(self) -> None:
+    def _keep_present_content(self) -> None:
         """At the first sync, treat the present content as durable, because it existed before the machine started."""
         if not self._is_known:
             self.flush()
@@ -160,7 +160,7 @@ class Disk:
 
     def durable(self, random: Random) -> Content:
         """Return the content after a power cut now: the durable content, and a random part of the later writes."""
-        self._know()
+        self._keep_present_content()
         kept = random.choice(KEPT)
         content = Content({}, {}, ())
         root = self.root.stat().st_ino
@@ -218,7 +218,7 @@ class Disk:
 
     def rot(self, random: Random, pattern: str = "**/*") -> str:
         """Flip one bit of one stored file that is not empty; return its path, or an empty text without such a file."""
-        self._know()
+        self._keep_present_content()
         files = sorted(each for each in self.root.glob(pattern) if each.is_file() and each.stat().st_size)
         if not files:
             return ""

@@ -98,9 +98,9 @@ class Nemesis:
             case Kind.UDP_ONLY:
                 self._network.block_udp(fault.number, numbers)
             case Kind.DELAY:
-                self._network.set_weather(fault.number, numbers, fault.amount, 0.0)
+                self._network.set_impairment(fault.number, numbers, fault.amount, 0.0)
             case Kind.LOSS:
-                self._network.set_weather(fault.number, numbers, 0.0, fault.amount)
+                self._network.set_impairment(fault.number, numbers, 0.0, fault.amount)
             case _:
                 raise ValueError(fault.kind)
 
@@ -132,7 +132,7 @@ class Nemesis:
                 node.disk.set_clock(0.0)
         else:
             self._network.unblock(fault.number)
-            self._network.clear_weather(fault.number)
+            self._network.clear_impairment(fault.number)
 
     def _start(self, node: NodeProcess) -> None:
         if not node.is_running:

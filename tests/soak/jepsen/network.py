@@ -57,7 +57,7 @@ class Network:
         """Make the bridge and the namespaces of all nodes."""
         self._seed = seed
         self._rules: dict[int, dict[int, list[str]]] = {number: {} for number in range(1, NODES + 1)}
-        self._weather: dict[int, dict[int, tuple[float, float]]] = {number: {} for number in range(1, NODES + 1)}
+        self._impairments: dict[int, dict[int, tuple[float, float]]] = {number: {} for number in range(1, NODES + 1)}
         self._relays: dict[int, subprocess.Popen[bytes]] = {}
         Path("/run/netns").mkdir(exist_ok=True)
         _run("mount", "-t", "tmpfs", "tmpfs", "/run/netns")
@@ -137,26 +137,27 @@ class Network:
 
     # -- delay and loss ------------------------------------------------------------------------------------------------
 
-    def set_weather(self, fault: int, targets: Sequence[int], delay_ms: float, loss: float) -> None:
-        """Delay each packet of some nodes by about `delay_ms`, and lose a share `loss`, until `clear_weather`."""
+    def set_impairment(self, fault: int, targets: Sequence[int], delay_ms: float, loss: float) -> None:
+        """Delay each packet of some nodes by about `delay_ms`, and lose a share `loss`, until `clear_impairment`."""
         for number in targets:
-            self._weather[number][fault] = (delay_ms, loss)
-            self._apply_weather(number)
+            self._impairments[number][fault] = (delay_ms, loss)
+            self._apply_impairments(number)
 
-    def clear_weather(self, fault: int) -> None:
+    def clear_impairment(self, fault: int) -> None:
         """End a delay or loss."""
-        for number, weather in self._weather.items():
-            if weather.pop(fault, None) is not None:
-                self._apply_weather(number)
+        for number, impairments in self._impairments.items():
+            if impairments.pop(fault, None) is not None:
+                self._apply_impairments(number)
 
-    def _apply_weather(self, number: int) -> None:
-        delays, losses = zip(*self._weather[number].values(), strict=True) if self._weather[number] else ((), ())
+    def _apply_impairments(self, number: int) -> None:
+        present = self._impairments[number].values()
+        delays, losses = zip(*present, strict=True) if present else ((), ())
         delay_ms, loss = sum(delays), max(losses, default=0.0)
         if self.has_netem:
             where = ("tc", "-n", namespace(number), "qdisc")
-            action = "replace" if self._weather[number] else "del"
+            action = "replace" if self._impairments[number] else "del"
             netem = ("netem", "delay", f"{delay_ms}ms", f"{delay_ms / 2}ms", "loss", f"{loss * 100}%")
-            _run(*where, action, "dev", "eth0", "root", *(netem if self._weather[number] else ()))
+            _run(*where, action, "dev", "eth0", "root", *(netem if self._impairments[number] else ()))
             return
         if number in self._relays:
             relay = self._relays.pop(number)
@@ -165,7 +166,7 @@ class Network:
             _ip("link", "set", f"port{number}", "master", "lan")
             # The bridge must not send frames for the node to the other port.
             _ip("link", "set", f"join{number}", "type", "bridge_slave", "fdb_flush")
-        if self._weather[number]:
+        if self._impairments[number]:
             _ip("link", "set", f"port{number}", "nomaster")
             figures = (str(delay_ms), str(loss), str(self._seed + number))
             self._relays[number] = subprocess.Popen(

@@ -148,7 +148,7 @@ class ReadIndexRequest(Request, frozen=True):
 
 
 class RequestVoteResponse(Reply, frozen=True):
-    """`accepted` is the vote."""
+    """Answers RequestVoteRequest; `accepted` is the vote."""
 
 
 class AppendEntriesResponse(Reply, frozen=True):
@@ -188,7 +188,7 @@ class TimeoutNowResponse(Reply, frozen=True):
 
 
 class TransferVoteResponse(Reply, frozen=True):
-    """`accepted` is the vote."""
+    """Answers TransferVoteRequest; `accepted` is the vote."""
 
 
 class ReadIndexResponse(Reply, frozen=True):

@@ -47,7 +47,7 @@ class ProvenPeer:
     public_key: bytes
     server_id: int | None
     admissions: tuple[bytes, ...] = field(default=(), compare=False, repr=False)
-    """Its admissions: the directory checks them again when it has more data."""
+    """Admissions of the peer: the directory checks them again when it has more data."""
 
     @property
     def claim(self) -> Claim:

@@ -17,7 +17,7 @@ class ApiKey(IntEnum):
     """The number of a kind of request, the module of its messages, and the versions that the codec has."""
 
     subject: str
-    """Its messages are in `messages_{subject}`."""
+    """Subject of the API, whose messages are in the module `messages_{subject}`."""
     versions: tuple[int, int]
 
     if not TYPE_CHECKING:  # mypy would require all four arguments to look up a member

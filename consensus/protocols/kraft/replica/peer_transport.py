@@ -94,7 +94,7 @@ class TransportEvent(CountedReason):
     REQUEST_NOT_RUNNING = "request_not_running", "requests before the transport runs, or after it has ended"
     REQUEST_NOT_SENT = "request_not_sent", "requests that could not be sent"
     REQUEST_UNANSWERED = "request_unanswered", "requests without a reply"
-    SIGN_OF_LIFE_UNSUPPORTED = "sign_of_life_unsupported", "signs of life to a peer whose version cannot express them"
+    KEEP_ALIVE_UNSUPPORTED = "sign_of_life_unsupported", "keep-alives to a peer whose version cannot express them"
 
 
 class Purpose(Enum):
@@ -107,7 +107,7 @@ class Purpose(Enum):
 def purpose_of(request: core.Request) -> Purpose:
     """Return the connection for a request."""
     is_fetch = isinstance(request, core.FetchSnapshot) or (
-        isinstance(request, core.Fetch) and not request.is_sign_of_life
+        isinstance(request, core.Fetch) and not request.is_keep_alive
     )
     return Purpose.REPLICATION if is_fetch else Purpose.ELECTIONS
 
@@ -266,8 +266,8 @@ class _Lane:
         if isinstance(request, core.Fetch):
             wait_ms = request.max_wait_ms
             if FETCH_SIZES not in connection.features:
-                if request.is_sign_of_life:
-                    self._count(TransportEvent.SIGN_OF_LIFE_UNSUPPORTED)
+                if request.is_keep_alive:
+                    self._count(TransportEvent.KEEP_ALIVE_UNSUPPORTED)
                     return
                 written = replace(request, max_bytes=FETCH_BYTES)
         try:

@@ -7,11 +7,11 @@ from it.
 
 An address in a message is a claim of the sender, so it does not replace a voter's configured address. For an id outside
 the configuration, such an address is the only known one. A server that was offline during a change of the voters may
-reach the leader only by it. These addresses are stored for the last `TOLD_MAX` ids.
+reach the leader only by it. These addresses are stored for the last `ANNOUNCED_IDS_MAX` ids.
 
-The configuration may be wrong, and only a leader can correct it. So the newest `TOLD_EACH` addresses in messages are
-kept for every voter, to be tried if the configured one fails (`elsewhere`). A server found there must prove that it is
-this voter (`identification`).
+The configuration may be wrong, and only a leader can correct it. So the newest `ADDRESSES_PER_ID_MAX` addresses in
+messages are kept for every voter, to be tried if the configured one fails (`elsewhere`). A server found there must
+prove that it is this voter (`identification`).
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ from consensus.protocols.kraft.operators.settings import Endpoint
 from consensus.protocols.kraft.wire.control_records import endpoint_of
 from consensus.protocols.kraft.wire.replica_names import replica
 
-TOLD_MAX: Final = 64
-TOLD_EACH: Final = 3
+ANNOUNCED_IDS_MAX: Final = 64
+ADDRESSES_PER_ID_MAX: Final = 3
 
 
 def host_port(endpoint: str) -> tuple[str, int] | None:
@@ -77,8 +77,8 @@ class QuorumNames:
         """Store the addresses from a message."""
         for node, where in endpoints.items():
             before = self._announced.pop(node, ())
-            self._announced[node] = (where, *(each for each in before if each != where))[:TOLD_EACH]
-        while len(self._announced) > TOLD_MAX:
+            self._announced[node] = (where, *(each for each in before if each != where))[:ADDRESSES_PER_ID_MAX]
+        while len(self._announced) > ANNOUNCED_IDS_MAX:
             del self._announced[next(iter(self._announced))]
 
     @property

@@ -72,8 +72,10 @@ class Producer(Struct):
     seen_ms: int
     batches: list[WrittenBatch] = field(default_factory=list)
     owner: str = ""
-    """Its user, by `owner_of`; empty without a login, and before the first write if another server passed on the
-    request for its id."""
+    """User of the producer, by `owner_of`; empty without a login.
+
+    Also empty before the first write, if another server passed on the request for its id.
+    """
 
 
 def owner_of(principal: str | None) -> str:

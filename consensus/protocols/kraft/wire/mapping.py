@@ -401,17 +401,17 @@ def _fetch_from_wire(request: clients.FetchRequest, correlation: int, names: Nam
     # Kafka's replicas set only the limit of the request, and leave the partition's limit at 0. Both are 0 in a fetch
     # that only shows that the replica is alive (`quorum_service.FETCH_SIZES`).
     limits = [limit for limit in (request.max_bytes, partition.partition_max_bytes) if limit > 0]
-    is_sign_of_life = request.max_bytes == partition.partition_max_bytes == 0
+    is_keep_alive = request.max_bytes == partition.partition_max_bytes == 0
     return core.Fetch(
         term=partition.current_leader_epoch,
         replica=names.replica_key(replica_id, directory_of(partition.replica_directory_id)),
         position=LogId(partition.fetch_offset, partition.last_fetched_epoch),
         commit=max(0, partition.high_watermark),
         max_wait_ms=request.max_wait_ms,
-        max_bytes=min(limits, default=0 if is_sign_of_life else 1),
+        max_bytes=min(limits, default=0 if is_keep_alive else 1),
         correlation=correlation,
         cluster_id=request.cluster_id,
-        is_sign_of_life=is_sign_of_life,
+        is_keep_alive=is_keep_alive,
     )
 
 

@@ -30,7 +30,7 @@ from consensus.protocols.zmq_raft.wire.codec import encode_request
 from consensus.protocols.zmq_raft.wire.messages import ClientReply, ClientRequest, ConfigReply, ConfigRequest, Peer
 
 _REDIRECTS_MIN = 3
-_TOLD_MAX = 8
+_REPLIES_SHOWN_MAX = 8
 
 
 class _Poll:
@@ -84,8 +84,8 @@ class KnownLeader:
     def account(self) -> str:
         """Return the last reports of the queried peers."""
         replies = [f"{url}: {self._replies[url]}" for url in self._known_urls() if url in self._replies]
-        more = [f"and {len(replies) - _TOLD_MAX} more"] if len(replies) > _TOLD_MAX else []
-        return "; ".join((*replies[:_TOLD_MAX], *more)) or "no peer was queried"
+        more = [f"and {len(replies) - _REPLIES_SHOWN_MAX} more"] if len(replies) > _REPLIES_SHOWN_MAX else []
+        return "; ".join((*replies[:_REPLIES_SHOWN_MAX], *more)) or "no peer was queried"
 
     async def link(self) -> ClientLink:
         """Return the connection to the leader, when one is known."""
@@ -151,7 +151,7 @@ class KnownLeader:
         """Return the members and the leader, as reported by the leader, or by another peer while no leader replies."""
         while True:
             async with self._searching:
-                config = None if self._url is not None else await self._request_config_in_turn()
+                config = None if self._url is not None else await self._query_peers()
             if self._url is not None:
                 config = await self._request_config(self._url) or config
             if config is not None:
@@ -178,9 +178,9 @@ class KnownLeader:
             if self._waits_first:
                 await trio.sleep(self.options.election_grace_s)
             self._waits_first = True
-            await self._request_config_in_turn()
+            await self._query_peers()
 
-    async def _request_config_in_turn(self) -> ConfigReply | None:
+    async def _query_peers(self) -> ConfigReply | None:
         """Query every known peer until one names a leader; return the last reply."""
         waiting, best = deque(self._in_order()), None
         send, answers = trio.open_memory_channel[tuple[str, ConfigReply]](len(waiting))

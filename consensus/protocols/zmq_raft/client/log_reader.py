@@ -278,7 +278,7 @@ class LogReader:
                 pass
             case _:
                 assert_never(reply)
-        if self._goes_on(reply):
+        if self._continues(reply):
             self._leader.served(stream.link)
             return reply
         self._leader.links.counters[ClientEvent.ENTRIES_OUT_OF_ORDER] += 1
@@ -286,7 +286,7 @@ class LogReader:
         await trio.sleep(self._options.election_grace_s)
         return None
 
-    def _goes_on(self, reply: EntriesBatch | SnapshotPiece) -> bool:
+    def _continues(self, reply: EntriesBatch | SnapshotPiece) -> bool:
         """Return True if the message continues the previous one; an empty message does not."""
         if isinstance(reply, EntriesBatch):
             if not reply.entries:

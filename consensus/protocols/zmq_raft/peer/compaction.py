@@ -42,7 +42,7 @@ _REMOVE_S: Final = 1.0
 """Seconds to wait at the end of a compaction for the removal of its file."""
 _CHUNK_ENTRIES: Final = 1000
 _BUSY_S: Final = 0.05
-_SAID_BYTES: Final = 2000
+_OUTPUT_BYTES: Final = 2000
 _SHARE: Final = 4
 """A compaction must replace at least this part of the entries (a quarter), so that compactions are rare."""
 
@@ -238,9 +238,9 @@ class CommandCompactor:
         if time.cancelled_caught:
             raise CompactionError(f"{self.command[0]} did not end within {self.timeout_s:g} s")
         if process.returncode != 0:
-            raise CompactionError(f"{self.command[0]} ended with status {process.returncode}{self._last_words()}")
+            raise CompactionError(f"{self.command[0]} ended with status {process.returncode}{self._last_output()}")
         if unread:
-            raise CompactionError(f"{self.command[0]} ended before it had read everything{self._last_words()}")
+            raise CompactionError(f"{self.command[0]} ended before it had read everything{self._last_output()}")
 
     async def _exchange(
         self,
@@ -261,9 +261,9 @@ class CommandCompactor:
     async def _listen(self, errors: trio.abc.ReceiveStream) -> None:
         async for data in errors:
             self._output += data
-            del self._output[:-_SAID_BYTES]
+            del self._output[:-_OUTPUT_BYTES]
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         text = self._output.decode(errors="replace").strip()
         return f": {text}" if text else ""
 

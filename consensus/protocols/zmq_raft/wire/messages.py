@@ -145,14 +145,14 @@ class UpdateCommitted(Struct, frozen=True):
 
 
 class UpdateRedirect(Struct, frozen=True):
-    """This peer does not lead; `leader` does, if it is known."""
+    """The refusal of an UpdateRequest: this peer does not lead; `leader` does, if it is known."""
 
     request_id: RequestId
     leader: str | None
 
 
 class UpdateExpired(Struct, frozen=True):
-    """The request id is too old, or too far in the future: final."""
+    """The refusal of the update, which is final: its request id is too old, or too far in the future."""
 
     request_id: RequestId
 
@@ -186,7 +186,7 @@ class ChangeCommitted(Struct, frozen=True):
 
 
 class ChangeRedirect(Struct, frozen=True):
-    """This peer does not lead; `leader` does, if it is known."""
+    """The refusal of a ChangeRequest: this peer does not lead; `leader` does, if it is known."""
 
     request_id: RequestId
     leader: str | None
@@ -207,7 +207,7 @@ class ChangeBusy(Struct, frozen=True):
 
 
 class ChangeExpired(Struct, frozen=True):
-    """The request id is too old, or too far in the future: final."""
+    """The refusal of the change, which is final: its request id is too old, or too far in the future."""
 
     request_id: RequestId
 
@@ -249,7 +249,7 @@ class SnapshotPiece(Struct, frozen=True, kw_only=True):
 
 
 class EntriesRedirect(Struct, frozen=True):
-    """This peer does not lead; `leader` does, if it is known."""
+    """The refusal of an EntriesRequest: this peer does not lead; `leader` does, if it is known."""
 
     request_id: RequestId
     leader: str | None

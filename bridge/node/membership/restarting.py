@@ -34,7 +34,7 @@ Live = Callable[[NodeConfiguration, NodeConfiguration], Awaitable[None]]
 """Runs a node with the first settings until it ends; the second ones are the settings before any address change."""
 
 
-async def live_and_begin_anew(configuration: NodeConfiguration, live: Live, begins: Callable[[], None]) -> None:
+async def run_with_restarts(configuration: NodeConfiguration, live: Live, begins: Callable[[], None]) -> None:
     """Run `live` until it returns. `begins` is called before each further run."""
     written = configuration = await trio.to_thread.run_sync(remembered_name, configuration)
     has_moved = False
