@@ -168,7 +168,7 @@ class KafkaSettings:
     groups: Annotated[
         bool,
         Setting(
-            "consumer groups may commit their offsets, as entries of the log, at most 100 groups of one user; set it on"
+            "consumer groups may commit their offsets, as entries of the log; set it on"
             " all nodes with a listener, and also `kafka.peers`, because the leader coordinates the groups"
         ),
     ] = False
