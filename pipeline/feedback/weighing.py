@@ -166,6 +166,10 @@ class CurrentFactors:
         """Return the leaves whose factor has not faded to 1."""
         return {leaf for leaf, (_, proposed_ms) in self.latest_factors.items() if log_time_ms - proposed_ms < ENDS_MS}
 
+    def turn_back(self, by_ms: int) -> None:
+        """Keep the ages of the factors when log time has been set back by so much."""
+        self.latest_factors = {leaf: (factor, at_ms - by_ms) for leaf, (factor, at_ms) in self.latest_factors.items()}
+
     def damped(self, leaf: str, factor: float, log_time_ms: int) -> float:
         """Return the factor after an entry with `factor`."""
         now = self.at(leaf, log_time_ms)
@@ -204,7 +208,9 @@ class Weighing:
         if row.index <= self.through_index:
             return
         self.through_index = row.index
-        self.log_time_ms = max(self.log_time_ms, row.log_time_ms)
+        if row.log_time_ms < self.log_time_ms:
+            self._turn_back(self.log_time_ms - row.log_time_ms)
+        self.log_time_ms = row.log_time_ms
         match row:
             case ReportRow():
                 self._report(row)
@@ -214,6 +220,18 @@ class Weighing:
                 # A refused entry also starts the pause, because otherwise its author would immediately submit it again.
                 self.current.take(row)
                 self._last_entry_ms = row.log_time_ms
+
+    def _turn_back(self, by_ms: int) -> None:
+        """Keep all ages when a correction has set log time back by so much."""
+        self.current.turn_back(by_ms)
+        if self._clock_ms is not None:
+            self._clock_ms -= by_ms
+        if self._last_entry_ms is not None:
+            self._last_entry_ms -= by_ms
+        self._servers = {
+            server_id: replace(server, reported_ms=server.reported_ms - by_ms)
+            for server_id, server in self._servers.items()
+        }
 
     def wanted(self, removed: Collection[int] = ()) -> dict[str, float]:
         """Return the factor of each leaf by the formula, as if the `removed` servers had never reported."""

@@ -38,13 +38,18 @@ def recent_rows(entries: pa.Table) -> pa.Table:
 
 
 def newest(rows: pa.Table) -> pa.Table:
-    """Return the newest rows of each farm, in order of farm and index: within `RECENT_MS`, up to a limit."""
+    """Return the newest rows of each farm, in order of farm and index: within `RECENT_MS`, up to a limit.
+
+    After a correction of log time, the entries before it have later times, and are omitted.
+    """
+    rows = rows.sort_by([("farm", "ascending"), ("index", "ascending")])
     at_ms = rows.column("log_time").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
     timed = pa.table({"farm": rows.column("farm"), "at_ms": at_ms})
-    last = timed.group_by("farm", use_threads=False).aggregate([("at_ms", "max")])
+    last = timed.group_by("farm", use_threads=False).aggregate([("at_ms", "last")])
     of_farm = pc.index_in(rows.column("farm"), value_set=last.column("farm").combine_chunks())
-    since_ms = pc.subtract(last.column("at_ms_max").take(of_farm), RECENT_MS)
-    young = rows.filter(pc.greater_equal(at_ms, since_ms)).sort_by([("farm", "ascending"), ("index", "ascending")])
+    last_ms = last.column("at_ms_last").take(of_farm)
+    is_young = pc.and_(pc.greater_equal(at_ms, pc.subtract(last_ms, RECENT_MS)), pc.less_equal(at_ms, last_ms))
+    young = rows.filter(is_young)
     largest_bytes = pc.max(young.column("body_bytes")).as_py() or 1
     room = min(ROWS_MAX, COLLECTED_MAX_BYTES // max(1, largest_bytes)) // max(1, last.num_rows)
     if young.num_rows <= room:

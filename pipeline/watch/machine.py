@@ -125,6 +125,10 @@ class RouterWatch(Struct, frozen=True, gc=False):
         reason = f"no report for {rules.silent_after_ms} ms"
         return silent, [_change(silent, self.state, reason, silent_at_ms, None)]
 
+    def turned_back(self, by_ms: int) -> "RouterWatch":
+        """Return the watch with the same ages, after log time was set back by so much."""
+        return replace(self, last_ms=self.last_ms - by_ms, session_started_ms=self.session_started_ms - by_ms)
+
 
 def _begin(watch: RouterWatch, seen: ReportFacts) -> tuple[RouterWatch, str]:
     """Return the watch at the start of a new session and its reason, or the unchanged watch and an empty string."""

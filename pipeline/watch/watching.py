@@ -65,6 +65,10 @@ class _FarmWatch:
     now_ms: int = 0
     servers: dict[int, RouterWatch] = field(default_factory=dict)
 
+    def turn_back(self, by_ms: int) -> None:
+        """Keep the ages of sessions and of last reports when a correction has set log time back by so much."""
+        self.servers = {server: watch.turned_back(by_ms) for server, watch in self.servers.items()}
+
 
 class FarmsWatch:
     """The state machines of all servers, without tables. A run uses the default `rules` and `silent_periods`."""
@@ -88,6 +92,8 @@ class FarmsWatch:
         for name, entry, server, period_ms, at_ms, *facts in zip(*columns, strict=True):
             if name != of_farm:
                 farm, of_farm = self.farms.setdefault(name, _FarmWatch()), name
+            if at_ms < farm.now_ms:
+                farm.turn_back(farm.now_ms - at_ms)
             farm.now_ms = at_ms
             if entry == "clock":
                 if period_ms is not None and period_ms != farm.period_ms and least_ms <= period_ms <= most_ms:

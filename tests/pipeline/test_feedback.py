@@ -7,6 +7,7 @@ passes rows directly.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import cast
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from pipeline.feedback.rows import recent
 from pipeline.feedback.submitting import Feedback, NotSubmittedError, Submitted
 from pipeline.feedback.weighing import ClockRow, FactorsRow, ReportRow, Row, Weighing
 from pipeline.source.log_client import FarmLogError
+from pipeline.tables.recent import recent_rows
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, address, arrow_entries_of, destination, with_proof
 
 PERIOD_MS = 30_000
@@ -98,6 +100,18 @@ def test_recent_rows_skip_old_and_hostile_entries() -> None:
     ]
     assert rows[-1] == FactorsRow(last, log.log_time_ms, 7, {leaf: 1.5})
     assert [row for row in rows if isinstance(row, FactorsRow)] == rows[-1:]
+
+
+def test_recent_rows_follow_correction_of_log_time() -> None:
+    entries = arrow_entries_of(slow_farm(periods=60, slow_from=58))
+    late = entries.num_rows // 6
+    column = entries.schema.get_field_index("log_time")
+    times = entries.column("log_time").to_pylist()
+    moved = [each + timedelta(days=40 if at < late else 0) for at, each in enumerate(times)]
+    log_time = entries.schema.field("log_time")
+    corrected = entries.set_column(column, log_time, pa.array(moved, log_time.type))
+    parts = [recent_rows(each) for each in (corrected.slice(0, late + 1), corrected.slice(late + 1))]
+    assert recent(pa.concat_tables(parts)) == recent(corrected) == recent(entries)
 
 
 def test_large_entries_reduce_rows_per_task(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,18 @@ def test_report_timeout_dates_transition(tmp_path: Path) -> None:
     assert transitions(tmp_path)[-1][1] == datetime.fromtimestamp(90, UTC)
 
 
+@pytest.mark.parametrize("first_batch", [9, 18, 19])
+def test_stopped_server_is_silent_after_correction_of_log_time(tmp_path: Path, first_batch: int) -> None:
+    rows = rows_of_stopping_server(12)
+    for row in rows[:18]:
+        row["at_ms"] += 40 * 86_400_000
+    watch_batch(tmp_path, 0, rows[:first_batch])
+    watch_batch(tmp_path, 1, rows[first_batch:])
+    silent = [(server, at) for server, at, before, state, _ in transitions(tmp_path) if state == "silent"]
+    # The watch does not know how much of the period with the correction has passed.
+    assert silent == [(2, datetime.fromtimestamp(100, UTC))]
+
+
 def test_repeated_batch_after_crash_has_same_rows(tmp_path: Path) -> None:
     rows = rows_of_stopping_server(24)
     watch_batch(tmp_path / "once", 0, rows[:20])

@@ -374,6 +374,25 @@ def test_time_without_leader_does_not_count_as_absence() -> None:
         assert story.weighing.propose() is None
 
 
+def test_correction_of_log_time_keeps_all_ages() -> None:
+    story = Story()
+    story.lag_ms[3] = 900.0
+    story.pass_periods(5)
+    proposal = story.weighing.propose()
+    assert proposal is not None
+    assert story.submit(proposal)
+    story.now_ms -= 40 * 86_400_000
+    story.pass_periods(PRESENT.pause_periods)
+    assert story.factor(3) == 1.1
+    assert story.weighing.propose() is None, "the period with the correction does not count"
+    story.pass_periods(1)
+    assert story.weighing.propose() is not None
+    story.unresponsive.add(1)
+    story.pass_periods(20)
+    assert story.weighing.inputs()[name(1)].absence > 0.9
+    assert story.factor(3) == 1.0, "a factor expires"
+
+
 @pytest.mark.parametrize("outage_periods", [2, 60, 3_000])
 def test_report_before_leaderless_time_does_not_improve_factor(
     outage_periods: int,
