@@ -47,6 +47,8 @@ class PublishingKey:
         self.master = key.destination.base64
         """The master destination, in I2P's base64. `renew` does not change it."""
         self.master_hash = key.destination.hash
+        self.address = key.destination.address
+        """The master's `.b32.i2p` address."""
         self.publish = publish
         self.path = path
         self.fault: str | None = None
@@ -104,17 +106,16 @@ class PublishingKey:
 
 def judge_key(key: PublishingKey, now_s: int, alarm: SharedAlarm) -> None:
     """Keep the alarm active while the key ends soon, or while the file lacks a usable key."""
-    address = key.key.destination.address
     if key.fault is None:
-        alarm.clear(f"{address} file")
+        alarm.clear(f"{key.address} file")
     else:
-        alarm.set(f"{address} file", f"{key.fault}: this node continues with its present key", key.action)
+        alarm.set(f"{key.address} file", f"{key.fault}: this node continues with its present key", key.action)
     left_s = key.key.can_sign_until_s - now_s
     if left_s >= TRANSIENT_ALARM_S:
-        alarm.clear(f"{address} end")
+        alarm.clear(f"{key.address} end")
     else:
         ends = f"ends in {left_s // DAY_S} days; then it" if left_s > 0 else "has ended: it"
-        alarm.set(f"{address} end", f"this node's signing key {ends} cannot publish any more")
+        alarm.set(f"{key.address} end", f"this node's signing key {ends} cannot publish any more")
 
 
 def _read_if_changed(path: Path, stamp: Stamp) -> _Filed | None:

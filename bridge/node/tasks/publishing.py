@@ -328,7 +328,7 @@ class PublishingTask:
         if plan is not None:
             self._alarms.unfenced.set(
                 self.master,
-                f"this node publishes {self._key.key.destination.address} alone, without a majority of the voters",
+                f"this node publishes {self._key.address} alone, without a majority of the voters",
             )
             self._accepted = plan
             self._hand_over_due.set()
@@ -362,7 +362,7 @@ class PublishingTask:
         if found is None:  # Reset: the nodes that did not find the structure no longer look it up.
             self._alarms.not_found.clear(self.master)
             return
-        address = self._key.key.destination.address
+        address = self._key.address
         facts: dict[str, Scalar] = {"master": address, "second": last.published_s}
         if found:
             self._alarms.not_found.clear(self.master)
@@ -455,7 +455,7 @@ class PublishingTask:
 
     @property
     def _cause(self) -> str:
-        return f"publishing {self._key.key.destination.address}"
+        return f"publishing {self._key.address}"
 
     def _is_deposed(self) -> bool:
         """Return True if the farm has accepted a later publication of another server."""
@@ -480,7 +480,7 @@ class PublishingTask:
         except RouterError as error:
             context.trace.append(PUBLISH_FAILED, {"reason": f"stopping: {error}"})
         else:
-            facts: dict[str, Scalar] = {"master": self._key.key.destination.address}
+            facts: dict[str, Scalar] = {"master": self._key.address}
             context.trace.append(PUBLISHING_STOPPED, facts, log_time_ms=context.applied_state.state.log_time_ms)
 
     async def _serve_standby(self) -> None:

@@ -77,6 +77,8 @@ class ReportingTask:
         self._leader_known = trio.Event()
         self._news = ReportNews(context.configuration)
         self._health: dict[bytes, LeafHealth] = {}
+        masters = (*(key.master for key in context.keys), *(each.destination for each in context.keyless))
+        self._masters_by_hash = {destination_from_base64(each).hash: hash_of(each) for each in masters}
 
     def leadership_changed(self) -> None:
         """Make the first report due immediately once a leader is known."""
@@ -242,15 +244,14 @@ class ReportingTask:
 
     async def _leaf_hashes(self) -> dict[bytes, str | None]:
         """Return this node's leaves, each with its one master; None if it serves all masters."""
-        context = self._context
-        masters = (*(key.master for key in context.keys), *(each.destination for each in context.keyless))
-        if not masters:
-            return dict.fromkeys(await context.router.local_leaf_hashes(b""))
+        router = self._context.router
+        if not self._masters_by_hash:
+            return dict.fromkeys(await router.local_leaf_hashes(b""))
         behind: dict[bytes, list[str]] = {}
-        for master in masters:
-            for leaf_hash in await context.router.local_leaf_hashes(destination_from_base64(master).hash):
-                behind.setdefault(leaf_hash, []).append(hash_of(master))
-        return {each: found[0] if len(found) < len(masters) else None for each, found in behind.items()}
+        for master_hash, name in self._masters_by_hash.items():
+            for leaf_hash in await router.local_leaf_hashes(master_hash):
+                behind.setdefault(leaf_hash, []).append(name)
+        return {each: found[0] if len(found) < len(self._masters_by_hash) else None for each, found in behind.items()}
 
 
 class LeafHealth(Struct):

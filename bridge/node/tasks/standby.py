@@ -122,7 +122,7 @@ class Standby:
 
     @property
     def _cause(self) -> str:
-        return f"standby {self._key.key.destination.address}"
+        return f"standby {self._key.address}"
 
     def _is_named(self) -> bool:
         farm = self._context.applied_state.farm
