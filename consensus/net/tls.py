@@ -91,7 +91,7 @@ def load_or_create_certificate(state_dir: Path) -> NodeCertificate:
 def client_context() -> ssl.SSLContext:
     """Return the TLS context for connecting. It verifies nothing: `check_pinned` must follow the handshake.
 
-    All connections share it, because its creation takes as long as a handshake.
+    All connections share it: its creation takes the processor time of a handshake.
     """
     context = _context(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
