@@ -16,6 +16,7 @@ cluster: read each farm's topic into a separate output.
 
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
@@ -46,6 +47,32 @@ PAUSES_S = 1.0, 15.0
 POLLS_S = 0.005, 0.1
 """The first and the longest time between two checks for a reply and for the end of the run."""
 _TIMEOUTS = ("request.timeout.ms", "default.api.timeout.ms")
+REFUSALS = (
+    (
+        re.compile("SslAuthenticationException|SSLHandshakeException|Failed to load SSL"),
+        "correct the files of --kafka-option kafka.ssl.…, or the certificate of the broker",
+    ),
+    (
+        re.compile("SaslAuthenticationException|SaslMechanismException|SaslStateException"),
+        "correct --kafka-option kafka.sasl.mechanism=… and kafka.sasl.jaas.config=…, or add the user to the broker",
+    ),
+    (
+        re.compile("AuthorizationException"),
+        "let the user of --kafka-option kafka.sasl.jaas.config=… read the topic",
+    ),
+    (
+        re.compile("UnknownTopic|InvalidTopicException"),
+        f"name the topic with --kafka-option {TOPIC_OPTION}=TOPIC, and brokers with it by --kafka",
+    ),
+    (
+        re.compile("UnsupportedVersionException"),
+        "update the brokers: they do not support a request of Spark's connector",
+    ),
+    # The name of a host can be unknown for a moment.
+    (re.compile("ConfigException(?!: No resolvable)"), "correct --kafka and --kafka-option"),
+)
+"""The errors of Kafka's clients that no repetition ends, each with its remedy."""
+CAUSES_MAX = 10
 MOST_ENTRIES, MOST_OFFSETS = "maxEntriesPerBatch", "maxOffsetsPerTrigger"
 """The limit of a batch, as an option of the source `farm` and of the connector."""
 _OFFSET_TO_INDEX = 1
@@ -189,17 +216,28 @@ def _requested(
             f"Spark's connector for Kafka is not there: give Spark --packages {connector()} (or the option --conf"
             f" spark.jars.packages={connector()})"
         )
-    admin = client.create(properties)
     try:
-        reply = request(kafka, admin)
-        _wait(math.inf, check, reply.isDone)
-        return reply.get()
+        admin = client.create(properties)
+        try:
+            reply = request(kafka, admin)
+            _wait(math.inf, check, reply.isDone)
+            return reply.get()
+        finally:
+            admin.close(java.java.time.Duration.ZERO)
     except Py4JJavaError as error:
-        cause = error.java_exception.getCause() or error.java_exception
-        message = cause.getMessage() or cause.toString()
-        raise FarmSilentError(f"the brokers at {options.get(SERVERS)} refused or did not reply: {message}") from error
-    finally:
-        admin.close(java.java.time.Duration.ZERO)
+        raise _failure(options.get(SERVERS), error.java_exception) from error
+
+
+def _failure(servers: str | None, error: Any) -> FarmLogError:
+    """Return FarmLogError with the remedy for a refusal, and FarmSilentError for any other error of a Java client."""
+    causes = list[str]()
+    while error is not None and len(causes) < CAUSES_MAX:
+        causes.append(str(error.toString()))
+        error = error.getCause()
+    for pattern, remedy in REFUSALS:
+        if any(map(pattern.search, causes)):
+            return FarmLogError(f"the brokers at {servers} refuse the connector: {causes[-1]}; {remedy}")
+    return FarmSilentError(f"the brokers at {servers} did not reply: {causes[-1]}")
 
 
 class TopicRanges:

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from pipeline.source.kafka import REFUSALS
+
 _OWN = re.compile(r"(?:FarmLogError|FarmSilentError|TableDamagedError|BucketError): (.*)")
 _LOST_STARTS = (
     "Python worker failed to connect back",
@@ -25,7 +27,7 @@ _NO_RIGHT = re.compile(
 _GIVE_RIGHT = "let this user write --output and its content, or choose another --output"
 _NO_MEMORY = re.compile(r"OutOfMemoryError|Java heap space|GC overhead limit")
 _GIVE_MEMORY = "name fewer --entries-per-batch"
-_ADVICE = ((_NO_SPACE, _FREE_SPACE), (_NO_RIGHT, _GIVE_RIGHT), (_NO_MEMORY, _GIVE_MEMORY))
+_ADVICE = ((_NO_SPACE, _FREE_SPACE), (_NO_RIGHT, _GIVE_RIGHT), (_NO_MEMORY, _GIVE_MEMORY), *REFUSALS)
 _DECORATION = re.compile(r"\x1b\[[\d;]*m|\u21b3 *")
 """Colors and arrows in the texts of delta-rs."""
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning): .+")

@@ -8,6 +8,7 @@ from itertools import count
 from math import inf
 from pathlib import Path
 from signal import SIGINT
+from types import SimpleNamespace
 from typing import cast
 from unittest.mock import MagicMock, Mock, call
 
@@ -24,8 +25,18 @@ from pipeline.cli.places import Topic
 from pipeline.decode.columns import Row, record_batches
 from pipeline.run import RunSettings, _while_farm, start_query
 from pipeline.source import kafka
-from pipeline.source.kafka import MOST_OFFSETS, SERVERS, connector, options_of, refuse_other_farm, rows_of_records
+from pipeline.source.kafka import (
+    MOST_OFFSETS,
+    SERVERS,
+    await_same_farm,
+    connector,
+    options_of,
+    refuse_other_farm,
+    rows_of_records,
+)
 from pipeline.source.log_client import FarmLogError, FarmSilentError
+from pipeline.spark.failures import reason_of
+from tests.effort import each_case
 from tests.pipeline.farm_log_server import EPOCH_MS, with_proof
 
 FARM = "00112233445566778899aabbccddeeff"
@@ -184,6 +195,57 @@ def test_batch_without_broker_ends_with_run(
     assert (written, now_s[0] < 1) == ([], True)
     # Other requests do not delay the end.
     client.close.assert_called_once_with(session._jvm.java.time.Duration.ZERO)
+
+
+class JavaError(SimpleNamespace):
+    """An exception of the JVM."""
+
+    _target_id = "o1"
+
+    def __init__(self, *texts: str) -> None:
+        cause = JavaError(*texts[1:]) if texts[1:] else None
+        super().__init__(toString=lambda: texts[0], getCause=lambda: cause)
+
+
+ERRORS = "org.apache.kafka.common.errors."
+
+
+@each_case(
+    "texts, remedy",
+    [
+        ((f"{ERRORS}SaslAuthenticationException: wrong password",), "sasl.jaas.config"),
+        ((f"{ERRORS}SslAuthenticationException: no", "javax.net.ssl.SSLHandshakeException: PKIX"), "kafka.ssl"),
+        ((f"{ERRORS}ClusterAuthorizationException: no",), "read the topic"),
+        ((f"{ERRORS}UnknownTopicOrPartitionException: no",), "subscribe=TOPIC"),
+        ((f"{ERRORS}TimeoutException: late", f"{ERRORS}UnknownTopicOrPartitionException: no"), "subscribe=TOPIC"),
+        ((f"{ERRORS}UnsupportedVersionException: no",), "update the brokers"),
+        (("org.apache.kafka.common.config.ConfigException: Invalid value",), "correct --kafka"),
+    ],
+)
+def test_refusal_of_broker_is_not_retried(texts: tuple[str, ...], remedy: str) -> None:
+    session, lines = MagicMock(), list[str]()
+    client = session._jvm.org.apache.kafka.clients.admin.AdminClient.create.return_value
+    error = JavaError("java.util.concurrent.ExecutionException: it failed", *texts)
+    client.describeCluster.return_value.clusterId.return_value.get.side_effect = Py4JJavaError("", error)
+    with pytest.raises(FarmLogError, match=f"a:1 refuse the connector: .*{remedy}") as refused:
+        await_same_farm(session, {SERVERS: "a:1"}, FARM, lines.append, lambda: None)
+    assert (isinstance(refused.value, FarmSilentError), lines) == (False, [])
+    # An error of the tasks is reported with the same remedy.
+    assert remedy in reason_of("\n".join(("Job aborted", *(f"Caused by: {each}" for each in texts))))
+
+
+@each_case(
+    "text",
+    [
+        f"{ERRORS}TimeoutException: Timed out waiting for a node assignment",
+        "org.apache.kafka.common.config.ConfigException: No resolvable bootstrap urls given in bootstrap.servers",
+    ],
+)
+def test_broker_without_reply_is_silent(text: str) -> None:
+    session = MagicMock()
+    session._jvm.org.apache.kafka.clients.admin.AdminClient.create.side_effect = Py4JJavaError("", JavaError(text))
+    with pytest.raises(FarmSilentError, match=f"did not reply: {text}"):
+        refuse_other_farm(session, {SERVERS: "a:1"}, ())
 
 
 def test_first_polls_for_reply_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
