@@ -33,6 +33,10 @@ TCP_SCHEME = "https"
 _PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
+class RefusedError(PermissionError):
+    """A node refuses this program, or shows another identity: no repetition of the request succeeds."""
+
+
 class CredentialError(Exception):
     """A token or certificate file cannot be used; the text has the file and the reason."""
 
@@ -79,13 +83,13 @@ def _fingerprints(text: str) -> list[bytes]:
 
 
 def check_answering_user(connected: socket.socket, path: str, own_user_id: int | None = None) -> None:
-    """Raise PermissionError unless this user or root runs the process on the other side of a Unix socket."""
+    """Raise RefusedError unless this user or root runs the process on the other side of a Unix socket."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return  # This system does not provide it; the socket's directory and mode alone decide.
     _, user_id, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
     if user_id not in {os.geteuid() if own_user_id is None else own_user_id, 0}:
-        raise PermissionError(
+        raise RefusedError(
             f"the process that answers at {path} is run by user id {user_id}, neither this user nor root: it may not be"
             " your node"
         )
@@ -126,7 +130,7 @@ class _PinnedConnection(http.client.HTTPConnection):
         shown = hashlib.sha256(secured.getpeercert(binary_form=True) or b"").digest()
         if shown not in self._fingerprints:
             self.close()
-            raise ssl.SSLError(
+            raise RefusedError(
                 f"shows an unpinned certificate ({shown.hex()[:16]}…): if it is your node, add its control.crt to the"
                 " file of --certificate",
             )
@@ -162,6 +166,8 @@ class Endpoint:
     def get(self, target: str) -> dict[str, Any]:
         """Return the JSON object at `target`."""
         status, answer = self._exchange("GET", target, None)
+        if status in {http.client.UNAUTHORIZED, http.client.FORBIDDEN}:
+            raise RefusedError(f"status {status}: {json.dumps(answer)[:200]}")
         if status != http.client.OK:
             raise ValueError(f"status {status}: {json.dumps(answer)[:200]}")
         return answer

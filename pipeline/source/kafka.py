@@ -69,7 +69,10 @@ REFUSALS = (
         "update the brokers: they do not support a request of Spark's connector",
     ),
     # The name of a host can be unknown for a moment.
-    (re.compile("ConfigException(?!: No resolvable)"), "correct --kafka and --kafka-option"),
+    (
+        re.compile(r"(?:ConfigException|Failed to (?:create new|construct) )(?!(?s:.)*No resolvable)"),
+        "correct --kafka and --kafka-option",
+    ),
 )
 """The errors of Kafka's clients that no repetition ends, each with its remedy."""
 CAUSES_MAX = 10
@@ -234,9 +237,10 @@ def _failure(servers: str | None, error: Any) -> FarmLogError:
     while error is not None and len(causes) < CAUSES_MAX:
         causes.append(str(error.toString()))
         error = error.getCause()
+    text = "\n".join(causes)
     for pattern, remedy in REFUSALS:
-        if any(map(pattern.search, causes)):
-            return FarmLogError(f"the brokers at {servers} refuse the connector: {causes[-1]}; {remedy}")
+        if pattern.search(text):
+            return FarmLogError(f"the topic at {servers} cannot be read: {causes[-1]}; {remedy}")
     return FarmSilentError(f"the brokers at {servers} did not reply: {causes[-1]}")
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.source.daemon_pool import DaemonPool
-from pipeline.source.endpoint import LOST, CredentialError, Credentials, Endpoint, load_credentials
+from pipeline.source.endpoint import LOST, CredentialError, Credentials, Endpoint, RefusedError, load_credentials
 
 NO_CREDENTIALS = Credentials()
 ROUNDS = 20
@@ -114,7 +114,8 @@ class FarmLog:
     def status(self, cluster: str | None = None) -> LogStatus:
         """Return the status of the first node that belongs to `cluster`, or to any cluster if None.
 
-        Raises FarmSilentError when some do not reply or are in no cluster yet, FarmLogError when all belong elsewhere.
+        Raises FarmSilentError when some do not reply or are in no cluster yet, FarmLogError when all belong elsewhere
+        or refuse the request.
         """
         failures = _Failures()
         for address in self.addresses:
@@ -168,6 +169,8 @@ class FarmLog:
                 except LOST as error:
                     failures.add(address, error)
                     has_reply = has_reply or not _is_unreachable(error)
+            if failures.are_refusals():
+                break
             if has_reply or next_index > first_index:
                 rounds, replied_at_s = 0 if next_index > first_index else rounds + 1, time.monotonic()
             time.sleep(ROUND_PAUSE_SECONDS)
@@ -212,6 +215,10 @@ class _Failures:
     def add(self, address: str, error: Exception) -> None:
         self._errors[address] = error
 
+    def are_refusals(self) -> bool:
+        """Return True if the last error of each node is a refusal."""
+        return all(isinstance(error, RefusedError) for error in self._errors.values())
+
     def __str__(self) -> str:
         return "; ".join(f"{address}: {_words(error)}" for address, error in self._errors.items())
 
@@ -220,6 +227,11 @@ class _Failures:
         foreign = [isinstance(error, _ForeignError) for error in self._errors.values()]
         if foreign and all(foreign):
             return FarmLogError(f"the tables contain the cluster {cluster} ({self}): {OTHER_CLUSTER}")
+        if self.are_refusals():
+            return FarmLogError(
+                f"each node refuses the request ({self}): correct --token-file and --certificate, or run this command"
+                " as the user of the node"
+            )
         hint = f" To read another farm: {OTHER_CLUSTER}." if any(foreign) else ""
         return FarmSilentError(
             f"no node's control endpoint answered ({self}); is the farm running? Name another with --node.{hint}"

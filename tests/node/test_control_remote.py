@@ -16,7 +16,7 @@ from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.security.control_socket import ControlSocketError
 from bridge.node.settings.configuration import ConfigurationError, ControlSettings, load_configuration
 from gossip.core.member import Address
-from pipeline.source.endpoint import CredentialError, Credentials, Endpoint, load_credentials
+from pipeline.source.endpoint import CredentialError, Credentials, Endpoint, RefusedError, load_credentials
 from pipeline.source.log_client import FarmLog, FarmLogError
 from tests.node.test_control import FakeNode
 
@@ -72,7 +72,7 @@ async def test_read_token_cannot_change_what_admin_token_can(tmp_path: Path) -> 
 async def test_request_without_valid_token_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as (server, address):
         wrong = Credentials("x" * 43, credentials(tmp_path).fingerprints)
-        with pytest.raises(ValueError, match="401"):
+        with pytest.raises(RefusedError, match="401"):
             await get_document(address, wrong)
         with pytest.raises(ValueError, match="needs a token"):
             await get_document(address, Credentials("", wrong.fingerprints))

@@ -208,6 +208,7 @@ class JavaError(SimpleNamespace):
 
 
 ERRORS = "org.apache.kafka.common.errors."
+CREATION = "org.apache.kafka.common.KafkaException: Failed to create new KafkaAdminClient"
 
 
 @each_case(
@@ -220,6 +221,7 @@ ERRORS = "org.apache.kafka.common.errors."
         ((f"{ERRORS}TimeoutException: late", f"{ERRORS}UnknownTopicOrPartitionException: no"), "subscribe=TOPIC"),
         ((f"{ERRORS}UnsupportedVersionException: no",), "update the brokers"),
         (("org.apache.kafka.common.config.ConfigException: Invalid value",), "correct --kafka"),
+        ((CREATION, "java.lang.IllegalArgumentException: no JAAS configuration"), "correct --kafka"),
     ],
 )
 def test_refusal_of_broker_is_not_retried(texts: tuple[str, ...], remedy: str) -> None:
@@ -227,7 +229,7 @@ def test_refusal_of_broker_is_not_retried(texts: tuple[str, ...], remedy: str) -
     client = session._jvm.org.apache.kafka.clients.admin.AdminClient.create.return_value
     error = JavaError("java.util.concurrent.ExecutionException: it failed", *texts)
     client.describeCluster.return_value.clusterId.return_value.get.side_effect = Py4JJavaError("", error)
-    with pytest.raises(FarmLogError, match=f"a:1 refuse the connector: .*{remedy}") as refused:
+    with pytest.raises(FarmLogError, match=f"the topic at a:1 cannot be read: .*{remedy}") as refused:
         await_same_farm(session, {SERVERS: "a:1"}, FARM, lines.append, lambda: None)
     assert (isinstance(refused.value, FarmSilentError), lines) == (False, [])
     # An error of the tasks is reported with the same remedy.
@@ -235,16 +237,16 @@ def test_refusal_of_broker_is_not_retried(texts: tuple[str, ...], remedy: str) -
 
 
 @each_case(
-    "text",
+    "texts",
     [
-        f"{ERRORS}TimeoutException: Timed out waiting for a node assignment",
-        "org.apache.kafka.common.config.ConfigException: No resolvable bootstrap urls given in bootstrap.servers",
+        (f"{ERRORS}TimeoutException: Timed out waiting for a node assignment",),
+        (CREATION, "org.apache.kafka.common.config.ConfigException: No resolvable bootstrap urls"),
     ],
 )
-def test_broker_without_reply_is_silent(text: str) -> None:
+def test_broker_without_reply_is_silent(texts: tuple[str, ...]) -> None:
     session = MagicMock()
-    session._jvm.org.apache.kafka.clients.admin.AdminClient.create.side_effect = Py4JJavaError("", JavaError(text))
-    with pytest.raises(FarmSilentError, match=f"did not reply: {text}"):
+    session._jvm.org.apache.kafka.clients.admin.AdminClient.create.side_effect = Py4JJavaError("", JavaError(*texts))
+    with pytest.raises(FarmSilentError, match=f"did not reply: {texts[-1]}"):
         refuse_other_farm(session, {SERVERS: "a:1"}, ())
 
 

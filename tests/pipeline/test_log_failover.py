@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -11,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pipeline.schemas import ENTRIES
 from pipeline.source import log_client, ranges
-from pipeline.source.endpoint import Credentials
+from pipeline.source.endpoint import Credentials, Endpoint
 from pipeline.source.farm import FarmDataSource, FarmStreamReader
 from pipeline.source.log_client import FarmLog, FarmLogError, FarmSilentError, LogEntry
 from pipeline.source.offsets import Offset
@@ -89,6 +90,25 @@ def test_stream_continues_after_short_outage_of_farm(tmp_path: Path, monkeypatch
     monkeypatch.setattr(log_client, "SILENCE_SECONDS", -1.0)
     with pytest.raises(FarmSilentError, match="is the farm running"):
         stream.latestOffset(start, ReadAllAvailable())
+
+
+def test_refusal_of_all_nodes_is_not_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, is_refused = three_servers(minutes=1), [False]
+
+    def exchange(self: Endpoint, *request: Any) -> tuple[int, dict[str, Any]]:
+        return (401, {"error": "unauthorized"}) if is_refused[0] else served(self, *request)
+
+    served = Endpoint._exchange
+    monkeypatch.setattr(Endpoint, "_exchange", exchange)
+    monkeypatch.setattr("pipeline.source.log_client.time.sleep", pytest.fail)
+    with serve_log(log, tmp_path / "one.sock") as address:
+        stream = stream_of(address)
+        start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+        is_refused[0] = True
+        with pytest.raises(FarmLogError, match=r"each node refuses the request .*status 401.*--token-file"):
+            stream.latestOffset(start, ReadAllAvailable())
+        with pytest.raises(FarmLogError, match=r"entry 1 cannot be read: .*status 401"):
+            list(read(FarmLog((address,)), 5, log.cluster_id))
 
 
 def test_range_retries_longer_for_unresponsive_farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

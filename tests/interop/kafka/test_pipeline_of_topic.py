@@ -14,10 +14,10 @@ from tests.end_to_end.farm import START_BOUND_S, call, wait_until
 from tests.interop.kafka.test_readers import jars, needs_readers, node_with, records
 from tests.processes import child
 
-pytestmark = [pytest.mark.interop, needs_readers, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.interop, needs_readers, pytest.mark.timeout(3_900)]
 
-BEGIN_BOUND_S = 300.0
-"""Limit for Spark's start and first batch; several times what an idle machine needs."""
+BEGIN_BOUND_S = 1_200.0
+"""Limit for one command with Spark: 25 to 35 s of processor time, of which a busy machine may give it a tenth."""
 PAUSE_S = 90
 """Pause between two batches. The recovery must fit into it, because a task without a broker would end the run."""
 
