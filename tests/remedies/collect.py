@@ -64,10 +64,11 @@ def in_module(source: str, place: str) -> Iterator[Remedy]:
     if _PROGRAM.search(source) is None:
         return
     tree = ast.parse(source)
-    documents = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+    nodes = [*ast.walk(tree)]
+    documents = {id(each.value) for each in nodes if isinstance(each, ast.Expr)}
     constants = dict(_constants(tree))
-    inner = {id(part) for each in ast.walk(tree) if isinstance(each, ast.JoinedStr) for part in each.values}
-    for node in ast.walk(tree):
+    inner = {id(part) for each in nodes if isinstance(each, ast.JoinedStr) for part in each.values}
+    for node in nodes:
         if id(node) in documents or id(node) in inner:
             continue
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
