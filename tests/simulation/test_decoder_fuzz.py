@@ -40,28 +40,28 @@ from tests.simulation.zmq_endpoint_target import IDENTITIES
 from tests.simulation.zmq_endpoint_target import EndpointTarget as ZmqEndpoint
 
 INPUTS: dict[Callable[[], Subject[Any]], tuple[int, set[str] | None]] = {
-    MetaLeaseSets: (750, None),
-    StructureExchange: (750, None),
-    I2cpFrames: (400, None),
-    SamParsers: (1_000, None),
-    Applied: (250, None),
-    garlic_farm.UpgradeTarget: (300, {"server refused", "introductions"}),
-    garlic_farm.RequestTarget: (600, {"refused", "decoded"}),
-    garlic_farm.ReplyTarget: (1_000, {"refused", "decoded"}),
-    garlic_farm.JsonTarget: (1_000, {"Foreign", "Report"}),
-    kraft_targets.RequestTarget: (1_000, {kraft_targets.REFUSED, "accepted by the core"}),
-    kraft_targets.ResponseTarget: (1_000, {kraft_targets.REFUSED, "accepted by the core"}),
-    kraft_targets.BatchTarget: (300, {kraft_targets.REFUSED, "headers"}),
-    kraft_targets.EntriesTarget: (400, {kraft_targets.REFUSED, "nothing"}),
-    kraft_targets.LoginTarget: (2_000, {"logged in", "proof refused", "server refused"}),
-    KraftEndpoint: (25, {"FETCH", "PRODUCE", "VOTE", ListenerClose.MALFORMED}),
-    zmq.RequestTarget: (2_000, None),
-    zmq.ReplyTarget: (2_000, None),
-    zmq.BroadcastTarget: (1_500, None),
-    ZmqEndpoint: (30, {"EntriesBatch", "SnapshotPiece", "UpdateCommitted", "ChangeCommitted"}),
+    MetaLeaseSets: (250, None),
+    StructureExchange: (250, None),
+    I2cpFrames: (135, None),
+    SamParsers: (335, None),
+    Applied: (85, None),
+    garlic_farm.UpgradeTarget: (100, {"server refused", "introductions"}),
+    garlic_farm.RequestTarget: (200, {"refused", "decoded"}),
+    garlic_farm.ReplyTarget: (335, {"refused", "decoded"}),
+    garlic_farm.JsonTarget: (335, {"Foreign", "Report"}),
+    kraft_targets.RequestTarget: (335, {kraft_targets.REFUSED, "accepted by the core"}),
+    kraft_targets.ResponseTarget: (335, {kraft_targets.REFUSED, "accepted by the core"}),
+    kraft_targets.BatchTarget: (100, {kraft_targets.REFUSED, "headers"}),
+    kraft_targets.EntriesTarget: (135, {kraft_targets.REFUSED, "nothing"}),
+    kraft_targets.LoginTarget: (670, {"logged in", "proof refused", "server refused"}),
+    KraftEndpoint: (9, {"FETCH", "PRODUCE", "VOTE", ListenerClose.MALFORMED}),
+    zmq.RequestTarget: (670, None),
+    zmq.ReplyTarget: (670, None),
+    zmq.BroadcastTarget: (500, None),
+    ZmqEndpoint: (10, {"EntriesBatch", "SnapshotPiece", "UpdateCommitted", "ChangeCommitted"}),
 }
-"""Number of inputs in a portion, and the outcomes that must occur (None: all). `make test` mostly plays one portion."""
-SOAK_FACTOR = 20
+"""Number of inputs in a portion, and the outcomes that must occur (None: all). `make test` often plays one portion."""
+SOAK_FACTOR = 60
 """Number of portions in `make soak`."""
 
 
@@ -70,7 +70,7 @@ SOAK_FACTOR = 20
 def test_fuzz_hostile_input_raises_only_its_error(subject: Callable[[], Subject[Any]]) -> None:
     """Play portions of inputs until enough outcomes have occurred; `make soak` plays all portions.
 
-    One portion sometimes lacks a rare outcome. Twenty portions practically never lack it.
+    One portion sometimes lacks a rare outcome. Sixty portions practically never lack it.
     """
     tally, fuzzed = Tally(), subject()
     quick, required = INPUTS[subject]
