@@ -598,7 +598,7 @@ def restore_derived(output: Path, states: list[Path], choice: random.Random) -> 
 
 
 @pytest.mark.search
-@over_seeds(40, quick=2)
+@over_seeds(40, quick=1)
 def test_restored_derived_tables_do_not_lose_rows_silently(
     seed: int, derived_states: list[Path], derived_at_end: Rows, tmp_path: Path
 ) -> None:
