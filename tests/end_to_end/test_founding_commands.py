@@ -21,7 +21,7 @@ from bridge.wire.i2p.destination_keys import parse_signing_key
 from tests.end_to_end import forking
 
 BOUND_S = 90.0
-POLL_S = 0.5
+POLL_S = 1.0
 GOSSIP_PORT = 17668
 
 

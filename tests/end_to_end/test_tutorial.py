@@ -25,7 +25,7 @@ BLOCKS = re.findall(r"^```console\n(.*?)^```$", (ROOT / "docs" / "tutorial.md").
 ONCE = ("kill", "source", "garlicfarm submit", "garlicfarm run", "garlicfarm connect")
 BRIDGE, LISTEN = "127.0.0.1:17656", "127.0.0.1:8080"
 """The addresses on the page: of the SAM bridge of `up`, and of the client."""
-REPEATED_S = 1.0
+REPEATED_S = 2.0
 """The pause between repetitions of a command; each starts an interpreter."""
 END = "__the_end_of_the_command__"
 
