@@ -28,9 +28,11 @@ $(VENV)/base.stamp: $(BIN)/python pyproject.toml $(HASHED)
 	@$(BIN)/python -m compileall -q bridge consensus gossip
 	@touch $@
 
-# Packages used only by tests, benchmarks and documents have versions without hashes, because nodes do not run them.
+# Packages used only by tests, benchmarks and documents have versions without hashes, because nodes do not run them. The
+# runs of `make test` start together, so each would compile the modules that they share; pytest compiles `test_*.py`.
 $(VENV)/all.stamp: constraints.txt $(VENV)/pipeline.stamp
 	$(PIP) install -e '.[pipeline,zmq,kafka,test]' -c constraints.txt
+	@$(BIN)/python -m compileall -q -j 2 -x '/test_' pipeline tests
 	@touch $@
 
 $(VENV)/pipeline.stamp: requirements/extras.txt $(VENV)/base.stamp
