@@ -14,14 +14,15 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
 
 from benchmarks.child import BenchmarkError, Child, ChildError
-from bridge.node.local.farm_files import LOOPBACK, hold_free_port
+from bridge.node.local.farm_files import LOOPBACK
+from tests.processes import free_ports
 
 START_TIMEOUT_S = 60.0
 _SERF_KEY = base64.b64encode(b"a key that keeps nothing secret.").decode()
@@ -210,10 +211,8 @@ def record_serf(observer: Observer, line: str) -> None:
 
 def serf_ports() -> tuple[int, int]:
     """Return a port of loopback without a UDP or TCP socket, because serf binds both, and another TCP port."""
-    with ExitStack() as reserved:
-        rpc_port = hold_free_port(reserved, socket.SOCK_STREAM)
-        while True:
-            port = hold_free_port(reserved, socket.SOCK_STREAM)
-            with suppress(OSError), socket.socket(type=socket.SOCK_DGRAM) as udp:
-                udp.bind((LOOPBACK, port))
-                return port, rpc_port
+    while True:
+        port, rpc_port = free_ports(2)
+        with suppress(OSError), socket.socket(type=socket.SOCK_DGRAM) as udp:
+            udp.bind((LOOPBACK, port))
+            return port, rpc_port

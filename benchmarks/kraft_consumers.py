@@ -29,8 +29,9 @@ from benchmarks.job import Job
 from benchmarks.kraft_reader import Reading
 from bridge.node.settings.choices import Timing
 from consensus import Outcome
-from tests.interop.kafka.jvm import JvmServers, listening_ports, running_jvm_servers
+from tests.interop.kafka.jvm import JvmServers, running_jvm_servers
 from tests.interop.kafka.tool_jvm import missing
+from tests.processes import free_ports
 
 ENTRY_BYTES: Final = 256
 COLD_ENTRIES: Final = 100_000
@@ -74,7 +75,7 @@ async def rates(job: Job) -> list[Figure]:
     """Return records per second; print the reason for a missing broker."""
     directory, runs = job.directory, job.runs
     where = f"Kafka consumers, {ENTRY_BYTES}-byte entries, librdkafka, one node"
-    [port] = listening_ports(1)
+    [port] = free_ports(1)
     async with running_farm(directory / "farm", Timing.LAN, with_tables(_table(port))) as farm:
         await _fill(farm, COLD_ENTRIES)
         figures = (await _of_farm(farm, f"{_HOST}:{port}", directory, runs)).figures(where, OURS)
@@ -142,7 +143,7 @@ async def _passes(
 async def memory(job: Job) -> list[Figure]:
     """Return the extra cost of the listener: leader against leader, and each follower against a follower."""
     directory = job.directory
-    ports = listening_ports(3)
+    ports = free_ports(3)
     with _without_hypothesis(directory):
         without, _ = await _resident(directory / "off", {})
         idle, read = await _resident(directory / "on", dict(enumerate(ports)))

@@ -25,8 +25,9 @@ import trio
 
 from benchmarks.child import Child, ChildError
 from consensus.protocols.kraft import format_directory, parse_properties, voter_settings
-from tests.interop.kafka.jvm import JvmServers, describe_quorum, listening_ports, new_uuid, running_jvm_servers, runs
+from tests.interop.kafka.jvm import JvmServers, describe_quorum, new_uuid, running_jvm_servers, runs
 from tests.interop.kafka.tool_jvm import Settings, ToolJvm
+from tests.processes import free_ports
 
 VOTERS: Final = (1, 2, 3)
 TOPIC: Final = "__cluster_metadata"
@@ -88,7 +89,7 @@ class OurVoters:
     name = "garlicfarm"
 
     def __init__(self, directory: Path, settings: Settings) -> None:
-        ports = listening_ports(len(VOTERS))
+        ports = free_ports(len(VOTERS))
         named = ",".join(f"{node_id}@{_HOST}:{port}" for node_id, port in zip(VOTERS, ports, strict=True))
         cluster_id = new_uuid()
         self._voters: dict[int, _Voter] = {}

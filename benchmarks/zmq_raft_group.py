@@ -12,13 +12,11 @@ The benchmarks and `tests/interop/zmq` use this module.
 import json
 import math
 import os
-import random
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -27,6 +25,7 @@ from typing import Any
 import trio
 
 from benchmarks.child import Child, ChildError
+from tests.processes import free_ports
 
 SCRIPTS = Path(__file__).with_name("zmq_raft_js")
 PACKAGES = Path(__file__).parents[1] / "build" / "interop-zmq" / "node_modules"
@@ -37,7 +36,6 @@ START_ATTEMPTS = 10
 ANSWER_TIMEOUT_S = 60.0
 POLL_S = 0.02
 READ_TIMEOUT_S = 60.0
-PORTS = range(20_000, 32_000)
 
 
 def missing() -> str | None:
@@ -86,20 +84,6 @@ class Member:
         return log_text[-3000:]
 
 
-def listening_ports(count: int) -> list[int]:
-    """Return unused ports of loopback, outside the system's range for outgoing connections.
-
-    A killed member must get its port again, although others continue to connect until then.
-    """
-    found: list[int] = []
-    with ExitStack() as stack:
-        while len(found) < count:
-            with suppress(OSError):
-                server = socket.create_server((LOOPBACK, random.choice(PORTS)))
-                found.append(stack.enter_context(server).getsockname()[1])
-    return found
-
-
 def runs(child: Child) -> bool:
     """Return True if a process has not ended. An ended one may still wait for the shell that started it."""
     if not child.running:
@@ -146,7 +130,7 @@ class ZmqRaftGroup:
 
     def add(self, peer_id: str, program: Program) -> Member:
         """Choose ports for another member."""
-        listens, broadcasts, public = listening_ports(3)
+        listens, broadcasts, public = free_ports(3)
         member = Member(
             peer_id,
             program,

@@ -24,16 +24,28 @@ import trio
 from trio._core._run import GLOBAL_RUN_CONTEXT
 from trio.testing import MockClock
 
-from bridge.node.local.farm_files import hold_free_port
+from bridge.node.local.farm_files import LOOPBACK, hold_free_port
 
 END_S = 60.0
 """The longest wait for the end of a killed process or a stopped thread."""
 
 
-def free_ports(count: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[int]:
-    """Return ports without a listener. The system does not give them to connections before the server listens."""
+_returned_ports: set[int] = set()
+
+
+def free_ports(count: int, kind: socket.SocketKind = socket.SOCK_STREAM, host: str = LOOPBACK) -> list[int]:
+    """Return ports without a listener, and none of them twice: its server may not listen yet at the next call.
+
+    The system does not assign them to outgoing connections.
+    """
+    found: list[int] = []
     with ExitStack() as reserved:
-        return [hold_free_port(reserved, kind) for _ in range(count)]
+        while len(found) < count:
+            port = hold_free_port(reserved, kind, host)
+            if port not in _returned_ports:
+                _returned_ports.add(port)
+                found.append(port)
+    return found
 
 
 @contextmanager

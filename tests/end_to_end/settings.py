@@ -3,22 +3,21 @@
 import shutil
 import socket
 import tomllib
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
-from bridge.node.local.farm_files import hold_free_port
 from bridge.node.security.key_files import save_farm_key, save_master_key, save_signing_key
 from bridge.wire.i2p.destination_keys import MasterKey, new_demo_leaf, new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
 from tests.end_to_end.farm import Farm, Node
+from tests.processes import free_ports
 
 LOOPBACK = "127.0.0.1"
 
 
 def free_port(kind: socket.SocketKind, host: str = LOOPBACK) -> int:
-    """Return a port that was free a moment ago."""
-    with ExitStack() as reserved:
-        return hold_free_port(reserved, kind, host)
+    """Return a port as `free_ports` does."""
+    return free_ports(1, kind, host)[0]
 
 
 def node_toml(

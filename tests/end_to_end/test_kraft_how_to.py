@@ -18,8 +18,7 @@ from typing import IO
 
 import pytest
 
-from tests.interop.kafka.jvm import listening_ports
-from tests.processes import child
+from tests.processes import child, free_ports
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "run-a-kraft-quorum.md"
 SERVERS = (1, 2, 3, 4)
@@ -32,7 +31,7 @@ class HowTo:
     """The blocks of the document, run in order in a separate directory."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
-        ports = dict(zip(SERVERS, listening_ports(len(SERVERS)), strict=True))
+        ports = dict(zip(SERVERS, free_ports(len(SERVERS)), strict=True))
         text = DOCUMENT.read_text(encoding="utf-8")
         for server, port in ports.items():
             text = text.replace(f"127.0.0.1:909{server}", f"127.0.0.1:{port}")

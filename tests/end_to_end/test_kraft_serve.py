@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.interop.kafka.jvm import listening_ports
 from tests.node.certificates import Authority
 from tests.node.kraft_processes import LOOPBACK, WAIT_S, Files, ServeProcess, kraft, served
+from tests.processes import free_ports
 
 kafka = pytest.importorskip("kafka", reason="kafka-python is in the extra interop-kafka")
 pytestmark = [
@@ -37,7 +37,7 @@ class Quorum:
 
     def __init__(self, files: Files, stack: ExitStack) -> None:
         self.files = files
-        self.metrics = dict(zip((1, 2, 3, 4), listening_ports(4), strict=True))
+        self.metrics = dict(zip((1, 2, 3, 4), free_ports(4), strict=True))
         self.running: dict[int, ServeProcess] = {}
         self._stack = stack
 
@@ -258,7 +258,7 @@ def test_servers_elect_despite_refused_address(own_quorum: Quorum) -> None:
     """The leader does not record an address without a listener, so a quorum remains after the loss of the leader."""
     leader = own_quorum.leader()
     wrong = next(each for each in own_quorum.running if each != leader)
-    nowhere, right = f"{LOOPBACK}:{listening_ports(1)[0]}", own_quorum.files.address(wrong)
+    nowhere, right = f"{LOOPBACK}:{free_ports(1)[0]}", own_quorum.files.address(wrong)
     assert own_quorum.replace(wrong, advertised(nowhere)).event("address-refused")["address"] == nowhere
     assert own_quorum.recorded(right)
     own_quorum.lose(leader)
@@ -271,7 +271,7 @@ def test_servers_elect_despite_recorded_wrong_address(own_quorum: Quorum) -> Non
     """A voter moves, then moves back but advertises the address that it left. The leader does not check it again."""
     leader = own_quorum.leader()
     wrong = next(each for each in own_quorum.running if each != leader)
-    old, right = f"{LOOPBACK}:{listening_ports(1)[0]}", own_quorum.files.address(wrong)
+    old, right = f"{LOOPBACK}:{free_ports(1)[0]}", own_quorum.files.address(wrong)
     own_quorum.replace(wrong, {"listeners": f"CONTROLLER://{old}"})
     own_quorum.wait_recorded(old)
     own_quorum.replace(wrong, advertised(old))

@@ -22,8 +22,7 @@ from bridge.cli.main import cli
 from consensus.protocols.kafka import uuid_text
 from consensus.protocols.kraft import new_uuid
 from tests.end_to_end import forking
-from tests.interop.kafka.jvm import listening_ports
-from tests.processes import END_S
+from tests.processes import END_S, free_ports
 
 LOOPBACK = "127.0.0.1"
 WAIT_S = 30.0
@@ -45,7 +44,7 @@ class Files:
     def __init__(self, path: Path, count: int = 3) -> None:
         self.path = path
         self.cluster_id = uuid_text(new_uuid())
-        self.ports = dict(enumerate(listening_ports(count), 1))
+        self.ports = dict(enumerate(free_ports(count), 1))
         self.directory_ids = {node_id: uuid_text(new_uuid()) for node_id in self.ports}
         voters = [node_id for node_id in self.ports if node_id <= 3]
         self.initial = ",".join(f"{each}@{self.address(each)}:{self.directory_ids[each]}" for each in voters)

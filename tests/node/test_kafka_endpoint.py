@@ -1,7 +1,6 @@
 """The Kafka listener of a node over loopback: read and produce access by passwords and by certificates."""
 
 import os
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -39,6 +38,7 @@ from gossip import Address
 from tests.node.certificates import Authority
 from tests.node.farm_stage import Stage
 from tests.node.kafka_farm import farm_of, stage_at, topic_of
+from tests.processes import free_ports
 from tests.wire.record_batches import encode_batch
 
 LOOPBACK = "127.0.0.1"
@@ -52,8 +52,7 @@ pytestmark = pytest.mark.usefixtures("machine_clock")
 @asynccontextmanager
 async def serving(stage: Stage, **settings: object) -> AsyncIterator[tuple[FarmListener, int]]:
     """Yield a listener over the stage's farm, and its port."""
-    with socket.create_server((LOOPBACK, 0)) as probe:
-        port = int(probe.getsockname()[1])
+    [port] = free_ports(1)
     here = Address(LOOPBACK, port)
     kafka = KafkaSettings(listen=here, advertise=here, **settings)  # type: ignore[arg-type]
     local = cast("LocalNode", SimpleNamespace(configuration=SimpleNamespace(kafka=kafka), alarms=stage.alarms))

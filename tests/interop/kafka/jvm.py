@@ -16,13 +16,11 @@ Kafka's servers get a small heap and only the first compiler, so that three of t
 
 import base64
 import os
-import random
 import re
 import signal
-import socket
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -40,11 +38,10 @@ from consensus.protocols.kafka.wire.messages_admin import (
 )
 from tests.interop.kafka.recording import LOOPBACK, FrameReader, Recorder
 from tests.interop.kafka.tool_jvm import SMALL, Settings, ToolJvm, java
+from tests.processes import free_ports
 
 CONTROLLER_LISTENER: Final = "CONTROLLER"
 BROKER_LISTENER: Final = "PLAINTEXT"
-PORTS: Final = range(20_000, 32_000)
-_GIVEN: Final[set[int]] = set()
 START_TIMEOUT_S: Final = 60.0
 LEADER_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -71,22 +68,6 @@ def new_uuid() -> str:
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return text
-
-
-def listening_ports(count: int) -> list[int]:
-    """Return unused ports of loopback, outside the range that the system assigns to outgoing connections.
-
-    A port is never returned twice: its server may not listen yet when the next port is chosen.
-    """
-    found: list[int] = []
-    with ExitStack() as stack:
-        while len(found) < count:
-            port = random.choice([port for port in PORTS if port not in _GIVEN])
-            _GIVEN.add(port)
-            with suppress(OSError):
-                stack.enter_context(socket.create_server((LOOPBACK, port)))
-                found.append(port)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +186,7 @@ class JvmServers:
         options: Sequence[str] = SMALL,
     ) -> KafkaServer:
         """Choose ports for a server, with the recorder in front of it. Formatting needs the voters and comes later."""
-        port, bind, broker_port, broker_bind = listening_ports(4)
+        port, bind, broker_port, broker_bind = free_ports(4)
         if self._recorder is None:
             bind, broker_bind = port, broker_port
         directory = self.directory / str(node_id)

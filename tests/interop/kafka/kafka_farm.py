@@ -26,10 +26,10 @@ from bridge.node.settings.choices import Timing
 from consensus.protocols import kafka
 from consensus.protocols.kafka.wire.messages_clients import MetadataRequest
 from tests.end_to_end.farm import call
-from tests.interop.kafka.jvm import listening_ports
 from tests.interop.kafka.recording import LOOPBACK
 from tests.interop.kafka.stock_producers import Login
 from tests.interop.kafka.tool_jvm import ToolJvm
+from tests.processes import free_ports
 
 TOPIC: Final = "farm-log"
 WRITERS: Final = 16
@@ -139,7 +139,7 @@ async def running_kafka_farm(directory: Path, *, writes: bool = False) -> AsyncI
     async with running_farm(directory / "farm", Timing.LAN) as farm:
         for server in farm.servers:
             await stop(server)
-        ports = {server.server_id or 0: port for server, port in zip(farm.servers, listening_ports(3), strict=True)}
+        ports = {server.server_id or 0: port for server, port in zip(farm.servers, free_ports(3), strict=True)}
         writer, access = _writer(directory) if writes else (None, "")
         for server in farm.servers:
             own = server.server_id or 0

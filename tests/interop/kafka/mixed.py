@@ -55,10 +55,11 @@ from consensus.protocols.kraft import (
     parse_properties,
     voter_settings,
 )
-from tests.interop.kafka.jvm import JvmServers, KafkaServer, Voter, describe_quorum, listening_ports, new_uuid, runs
+from tests.interop.kafka.jvm import JvmServers, KafkaServer, Voter, describe_quorum, new_uuid, runs
 from tests.interop.kafka.our_voter import Row, rows
 from tests.interop.kafka.recording import LOOPBACK
 from tests.interop.kafka.tool_jvm import Settings
+from tests.processes import free_ports
 from tests.wire.record_batches import encode_batch
 
 NO_OP_RECORD: Final = bytes.fromhex("01140000")
@@ -151,7 +152,7 @@ class MixedQuorum:
     def add(self, node_id: int) -> OurServer:
         """Add one of our servers, with an unused port."""
         directory = self.jvm.directory / f"ours-{node_id}"
-        server = self.ours[node_id] = OurServer(node_id, listening_ports(1)[0], directory, new_uuid())
+        server = self.ours[node_id] = OurServer(node_id, free_ports(1)[0], directory, new_uuid())
         self.jvm.others[node_id] = server.port
         return server
 
@@ -212,7 +213,7 @@ class MixedQuorum:
         """Give our stopped server another port, without informing the others."""
         server = self.ours[node_id]
         text, before = server.properties.read_text(encoding="utf-8"), server.voter.address
-        server.port = self.jvm.others[node_id] = listening_ports(1)[0]
+        server.port = self.jvm.others[node_id] = free_ports(1)[0]
         server.properties.write_text(text.replace(before, server.voter.address), encoding="utf-8")
 
     async def advertise(self, node_id: int, port: int) -> None:

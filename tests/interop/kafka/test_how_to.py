@@ -19,11 +19,11 @@ from confluent_kafka.admin import AdminClient
 
 from bridge.api.log import LogEntryView
 from tests.end_to_end.farm import Node, wait_until
-from tests.interop.kafka.jvm import listening_ports
 from tests.interop.kafka.kafka_farm import TOPIC
 from tests.interop.kafka.test_readers import BOUND_S, READERS, needs_kcat, needs_readers, node_with, records
 from tests.interop.kafka.tool_jvm import CLASS_PATH, LOG_SETTINGS, SMALL
 from tests.node.certificates import Authority
+from tests.processes import free_ports
 
 pytestmark = pytest.mark.interop
 
@@ -139,7 +139,7 @@ def test_connect_file_sink_writes_log(with_groups: tuple[Node, str], tmp_path: P
     expected = [entry.data.decode() for entry in records(node).values()]
     (jar,) = READERS.glob("connect-file-*.jar")
     worker, sink = blocks("properties")
-    changed = {ADDRESS: listen, CONNECT_JAR: str(jar), "127.0.0.1:8083": f"127.0.0.1:{listening_ports(1)[0]}"}
+    changed = {ADDRESS: listen, CONNECT_JAR: str(jar), "127.0.0.1:8083": f"127.0.0.1:{free_ports(1)[0]}"}
     for part, put in changed.items():
         assert part in worker
         worker = worker.replace(part, put)

@@ -14,13 +14,13 @@ from tests.interop.kafka import tool_jvm
 from tests.interop.kafka.jvm import (
     OFTEN_SNAPSHOTS,
     KafkaServer,
-    listening_ports,
     running_jvm_servers,
     snapshots_taken,
     wait_for_downloaded_snapshot,
     wait_for_snapshot,
 )
 from tests.interop.kafka.mixed import MixedQuorum, running_mixed_quorum
+from tests.processes import free_ports
 
 pytestmark = [
     pytest.mark.interop,
@@ -202,7 +202,7 @@ async def test_election_succeeds_despite_wrong_address(
             running_mixed_quorum(jvm, ours, theirs, is_dynamic=True) as quorum,
         ):
             leader = await quorum.make_lead(leaders)
-            right, nowhere = quorum.server(wrong).port, listening_ports(1)[0]
+            right, nowhere = quorum.server(wrong).port, free_ports(1)[0]
             await quorum.advertise(wrong, nowhere)
             await quorum.wait_until_caught_up(wrong)
             if leader in jvm.servers:

@@ -32,10 +32,11 @@ from consensus.protocols.kafka.wire.apis import ErrorCode
 from consensus.protocols.kafka.wire.limits import ZERO_UUID, Topic, uuid_text
 from consensus.protocols.kraft import format_directory, parse_properties, voter_settings
 from tests.interop.kafka import tool_jvm
-from tests.interop.kafka.jvm import listening_ports, new_uuid, runs
+from tests.interop.kafka.jvm import new_uuid, runs
 from tests.interop.kafka.our_voter import Row, rows
 from tests.interop.kafka.recording import LOOPBACK
 from tests.interop.kafka.tool_jvm import java
+from tests.processes import free_ports
 from tests.wire.record_batches import encode_batch
 
 pytestmark = [
@@ -194,7 +195,7 @@ async def produce(port: int, count: int) -> None:
 
 @asynccontextmanager
 async def raft_servers(directory: Path) -> AsyncIterator[RaftServers]:
-    ports = listening_ports(1 + len(THEIRS))
+    ports = free_ports(1 + len(THEIRS))
     servers = RaftServers(directory, dict(zip((OURS, *THEIRS), ports, strict=True)))
     servers.format()
     try:

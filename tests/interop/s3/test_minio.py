@@ -4,7 +4,6 @@
 MinIO's bucket.
 """
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from tests.pipeline.test_bucket import (
     test_tables_in_bucket_equal_tables_in_directory,
     test_tables_of_spark_in_bucket_equal_local_tables,
 )
-from tests.processes import END_S, child
+from tests.processes import END_S, child, free_ports
 
 __all__ = [
     "test_batch_is_written_once_by_two_runs",
@@ -49,8 +48,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip("MinIO is missing: make interop-s3")
     data = tmp_path_factory.mktemp("minio")
     (data / BUCKET).mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     command = [str(PROGRAM), "server", "--quiet", "--address", address, str(data)]
     with child(command, stdout=None, env={"MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET, "HOME": str(data)}):
         yield f"http://{address}"
