@@ -21,9 +21,11 @@ the end. (`--dist loadgroup` would be the ordinary way; pytest 9.2 ignores its m
 import gc
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -96,7 +98,13 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude modules and tests from garbage collections: each complete one would take a third of a second."""
+    """Exclude modules and tests from garbage collections: each complete one would take a third of a second.
+
+    The types of kio import Hypothesis's strategies, and take seconds on a busy machine. So tests of Kafka's protocol must
+    not import them within the timeout of a request.
+    """
+    if "consensus.protocols.kafka.wire.schemas" in sys.modules:
+        import_module("kio.static.primitive")
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
     gc.enable()
