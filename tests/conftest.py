@@ -100,8 +100,8 @@ def pytest_collection() -> None:
 def pytest_collection_finish() -> None:
     """Exclude modules and tests from garbage collections: each complete one would take a third of a second.
 
-    The types of kio import Hypothesis's strategies, and take seconds on a busy machine. So tests of Kafka's protocol must
-    not import them within the timeout of a request.
+    The types of kio import Hypothesis's strategies, which takes seconds on a busy machine. So they are imported here,
+    and not within the timeout of a request.
     """
     if "consensus.protocols.kafka.wire.schemas" in sys.modules:
         import_module("kio.static.primitive")

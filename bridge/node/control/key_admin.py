@@ -55,7 +55,7 @@ _BY_HAND = (
 
 
 class KeyAdmin(ABC):
-    """The requests about the farm's keys. `Refused` contains the reason of a failed step."""
+    """The requests about the farm's keys. `Refused` contains the reason of a failed step: here, the lack of gossip."""
 
     @property
     def handlers(self) -> Handlers:
@@ -91,21 +91,23 @@ class KeyAdmin(ABC):
     async def listing(self) -> KeysAnswer:
         """Return the ring, and the members that have it."""
 
-    @abstractmethod
     async def install(self) -> str:
         """Have every member open datagrams with a new key; return its id."""
+        raise _by_hand()
 
-    @abstractmethod
     async def use(self, name: str, *, force: bool) -> None:
         """Have every member seal with an installed key."""
+        del name, force
+        raise _by_hand()
 
-    @abstractmethod
     async def check_removal(self, name: str, *, force: bool) -> None:
         """Raise `Refused` if `remove` would refuse this key."""
+        del name, force
+        raise _by_hand()
 
-    @abstractmethod
     async def remove(self, name: str, *, force: bool) -> None:
         """Have every member refuse a key."""
+        await self.check_removal(name, force=force)
 
     @abstractmethod
     async def export(self, *, unconfirmed: bool = False) -> str:
@@ -357,24 +359,6 @@ class StaticKeyAdmin(KeyAdmin):
             file_era=current.era or UNSET,
             keys=tuple(keys),
         )
-
-    async def install(self) -> str:
-        """Raise `Refused`: the operator changes the file."""
-        raise _by_hand()
-
-    async def use(self, name: str, *, force: bool) -> None:
-        """Raise `Refused`: the operator changes the file."""
-        del name, force
-        raise _by_hand()
-
-    async def check_removal(self, name: str, *, force: bool) -> None:
-        """Raise `Refused`: the operator changes the file."""
-        del name, force
-        raise _by_hand()
-
-    async def remove(self, name: str, *, force: bool) -> None:
-        """Raise `Refused`: the operator changes the file."""
-        await self.check_removal(name, force=force)
 
     async def export(self, *, unconfirmed: bool = False) -> str:
         """Return the text of the farm key file. Secret."""

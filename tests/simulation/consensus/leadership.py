@@ -5,8 +5,9 @@
                    the minimum election timeout, unless that leader resigns or transfers its leadership
     check-quorum   a leader that receives no messages from a majority for two minimum election timeouts resigns
     slow disks     a leader remains leader while only the disks of its followers are slow
-    stuck          a leader with waiting proposals resigns after a long time without progress; progress is a commit, or
-                   another entry stored by a voter, up to the end of the log at the last commit
+    stuck          a leader with waiting proposals resigns after a long time without progress; progress is a commit,
+                   another entry stored by a voter, up to the end of the log at the last commit, or a message about a
+                   stored or requested chunk of a snapshot
 
 Later entries are not progress: with them, a leader with a hung disk would remain while clients send requests.
 Times are measured by the leader's own clock. Every delivered message counts as contact, so the rule is weaker than in
