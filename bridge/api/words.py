@@ -16,8 +16,9 @@ alarm `feature-level` is raised only after hours, because every upgrade looks th
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, assert_never
 
-from msgspec import Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
+from bridge.api.control import NodeEvicted
 from bridge.api.printable import clock_text, duration, known, milliseconds_text
 from bridge.api.view import (
     ConditionView,
@@ -253,3 +254,46 @@ MEMBER_COLUMNS: Final[Mapping[str, MemberColumn]] = {
     "endpoint": MemberColumn("Raft server", lambda member: known(member.endpoint)),
 }
 """In the order of `garlicfarm members`. Other surfaces show some of them, and columns with other data between them."""
+
+
+def eviction_lines(done: NodeEvicted) -> list[str]:
+    """Return the result of an eviction and the operator's next steps, for the command and for the live view."""
+    who = done.name or done.id
+    if done.keys_replaced:
+        lines = [f"{who} is evicted. The farm's keys are replaced (era {done.era}),"]
+        lines.append(f"and the new one is sealed for {done.sealed_for} nodes.")
+    elif done.keys_not_replaced is not UNSET:
+        lines = [f"{who} is evicted, and never admitted again. NO KEY WAS REPLACED: {done.keys_not_replaced}."]
+        lines.append("Until the keys are replaced, that node can read gossip, and log in to the Raft port as a client.")
+    else:
+        lines = [f"{who} is evicted. The keys were not replaced, because keys are distributed by gossip only."]
+        lines.append("Until you replace them by hand, that node still has the password of the Raft port.")
+    if done.votes_still:
+        lines.append(
+            "The leader removes its server from the group later: `garlicfarm status` shows the pending condition."
+        )
+    if done.left_out and done.keys_replaced:
+        lines.append(f"These need the current key file (`garlicfarm help stolen-node`): {', '.join(done.left_out)}")
+    elif done.left_out and done.keys_not_replaced is UNSET:
+        lines.append(f"Write a new key into the key file of each of these, and restart it: {', '.join(done.left_out)}")
+        lines.append("The steps:  garlicfarm help stolen-node")
+    lines += _client_key_lines(done)
+    if done.keys_replaced:
+        lines.append("A new node needs the current key file as well:  garlicfarm keys export FILE")
+    return lines
+
+
+def _client_key_lines(done: NodeEvicted) -> list[str]:
+    """Return the client keys that an evicted node may have admitted, and the command for each."""
+    remove = "Remove each that you do not know:"
+    lines = []
+    for names, text in (
+        (done.client_keys, f"It had admitted these client keys, which keep their scopes. {remove}"),
+        (
+            done.client_keys_of_unknown,
+            f"These client keys are older than feature level 5, so it may have admitted them. {remove}",
+        ),
+    ):
+        if names is not UNSET:
+            lines += [text, *(f"  garlicfarm node remove-client {each}" for each in names)]
+    return lines

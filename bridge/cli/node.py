@@ -14,10 +14,10 @@ from pathlib import Path
 import click
 from msgspec import UNSET
 
-from bridge.api.control import NodeEvicted
 from bridge.api.control_routes import NODES, NODES_APPROVE, NODES_APPROVE_CHECK, NODES_EVICT, NODES_EVICT_CHECK
 from bridge.api.outputs import ClientsOutput
 from bridge.api.requests import ClientOrder, CommandRequest, NodeRequest
+from bridge.api.words import eviction_lines
 from bridge.cli.failure import fail, failures
 from bridge.cli.help.completion import complete_member
 from bridge.cli.node_queries import call_current, confirm_checked, node_option, nodes_option, query_leader
@@ -100,44 +100,8 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
     confirm_checked(ask, NODES_EVICT_CHECK, order, question, yes=yes)
     done = ask(lambda client: client.call(NODES_EVICT, order))
     end_with_json(done, as_json=as_json)
-    who = done.name or done.id
-    if done.keys_replaced:
-        echo(f"{who} is evicted. The farm's keys are replaced (era {done.era}),")
-        echo(f"and the new one is sealed for {done.sealed_for} nodes.")
-    elif done.keys_not_replaced is not UNSET:
-        echo(f"{who} is evicted, and never admitted again. NO KEY WAS REPLACED: {done.keys_not_replaced}.")
-        echo("Until the keys are replaced, that node can read gossip, and log in to the Raft port as a client.")
-    else:
-        echo(
-            f"{who} is evicted. The keys were not replaced, because keys are distributed by gossip only: until you"
-            " replace them by hand,"
-        )
-        echo("that node still has the password of the Raft port.")
-    if done.votes_still:
-        echo("The leader removes its server from the group later: `garlicfarm status` shows the pending condition.")
-    if done.left_out and done.keys_replaced:
-        echo(f"These need the current key file (`garlicfarm help stolen-node`): {', '.join(done.left_out)}")
-    elif done.left_out and done.keys_not_replaced is UNSET:
-        echo(f"Write a new key into the key file of each of these, and restart it: {', '.join(done.left_out)}")
-        echo("The steps:  garlicfarm help stolen-node")
-    _print_client_keys(done)
-    if done.keys_replaced:
-        echo("A new node needs the current key file as well:  garlicfarm keys export FILE")
-
-
-def _print_client_keys(done: NodeEvicted) -> None:
-    """Print the client keys that an evicted node may have admitted, and the command for each."""
-    if done.client_keys is not UNSET:
-        echo("It had admitted these client keys, which keep their scopes. Remove each that you do not know:")
-        for name in done.client_keys:
-            echo(f"  garlicfarm node remove-client {name}")
-    if done.client_keys_of_unknown is not UNSET:
-        echo(
-            "These client keys are older than feature level 5, so it may have admitted them."
-            " Remove each that you do not know:"
-        )
-        for name in done.client_keys_of_unknown:
-            echo(f"  garlicfarm node remove-client {name}")
+    for line in eviction_lines(done):
+        echo(line)
 
 
 @node.command("clients")

@@ -92,8 +92,10 @@ async def _draw(shown: Shown, console: Console, terminal: Terminal, refresh_s: f
     while True:
         wake.event = trio.Event()
         whole, wake.whole = wake.whole, False
-        size = console.size
-        lines = [padded(line, size.width) for line in shown.lines(size.width, size.height)]
+        # The size of the terminal itself: `COLUMNS` in the environment does not change with the window.
+        size = os.get_terminal_size(console.file.fileno())
+        width, height = size if all(size) else console.size
+        lines = [padded(line, width) for line in shown.lines(width, height)]
         terminal.draw(rendered(lines, console), mouse=shown.mouse, whole=whole)
         with trio.move_on_after(refresh_s):
             await wake.event.wait()

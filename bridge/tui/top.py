@@ -37,6 +37,7 @@ from bridge.api.observations.history import HistoryAnswer
 from bridge.api.requests import CommandRequest, ExclusionOrder
 from bridge.api.trace import TraceEvent
 from bridge.api.view import AlarmView, FarmView, FollowerView, LocalFarmView, best_view
+from bridge.api.words import eviction_lines
 from bridge.node.control.client import ANSWER_TIMEOUT_S, ControlClient, ControlError
 from bridge.node.control.connections.node_address import NodeAddress
 from bridge.tui.history import ENTRIES, History
@@ -475,9 +476,8 @@ def _done(order: Order) -> Callable[[ControlClient], Awaitable[str]]:
                     for each in destinations
                 ]
                 return "; ".join(texts)
-            case Evict(node_id, name):
-                evicted = await client.evict_node(node_id)
-                return f"{name} is out; keys of era {evicted.era} are sealed for {evicted.sealed_for} members."
+            case Evict(node_id, _):
+                return " ".join(map(str.strip, eviction_lines(await client.evict_node(node_id))))
             case Leave(name):
                 await client.leave()
                 return f"{name} leaves the farm and stops."

@@ -7,12 +7,16 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from bridge.api.control import ClusterAnswer
+from bridge.api.control import ClusterAnswer, NodeEvicted
+from bridge.api.control_routes import NODES_EVICT
+from bridge.api.requests import NodeRequest
 from bridge.api.view import FarmView
 from bridge.node.control.client import ControlError
+from bridge.node.control.routes import Call
 from bridge.node.control.server import ControlServer
 from bridge.tui import top
-from bridge.tui.top import CHANGED_OVER, LiveView, follow_leader, keep_current
+from bridge.tui.state import Evict
+from bridge.tui.top import CHANGED_OVER, LiveView, carry_out, follow_leader, keep_current
 from tests.node.test_control import FakeNode
 from tests.operator_views import farm_view
 
@@ -111,6 +115,36 @@ async def test_last_view_stays_when_nodes_stop_replying(tmp_path: Path, nursery:
     assert str(socket) in str(reason)
     assert view.followed.view is not None
     assert view.followed.view.node.name == "node-1"
+
+
+async def test_eviction_without_new_keys_is_shown(tmp_path: Path, nursery: trio.Nursery) -> None:
+    evicted = NodeEvicted(
+        "11" * 8,
+        2,
+        0,
+        "node-2",
+        2,
+        keys_replaced=False,
+        left_out=(),
+        votes_still=False,
+        keys_not_replaced="every era is used up",
+        client_keys=("script",),
+    )
+
+    async def evict(_: Call[NodeRequest]) -> NodeEvicted:
+        return evicted
+
+    socket = tmp_path / "1.sock"
+    await nursery.start(ControlServer(socket, {**node(1).handlers, NODES_EVICT: evict}).run)
+    view = LiveView(orders=[Evict("11" * 8, "node-2")])
+    view.followed.address = socket
+    view.ordered.set()
+    nursery.start_soon(carry_out, view)
+    with trio.fail_after(30):
+        while view.state.notice in {"", "…"}:  # noqa: ASYNC110 - polls like the screen
+            await trio.sleep(0.01)
+    assert "NO KEY WAS REPLACED: every era is used up." in view.state.notice
+    assert "garlicfarm node remove-client script" in view.state.notice
 
 
 async def test_failed_search_for_nodes_is_shown(nursery: trio.Nursery) -> None:

@@ -33,10 +33,6 @@ MOUSE_ON = terminal.MOUSE_ON.encode()
 TIMEOUT_S = 60.0
 
 
-# A size in the environment would override the terminal's own size; test runners set one.
-_OWN_SIZE = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
-
-
 class Terminal:
     """A pseudo-terminal and the process on it."""
 
@@ -44,7 +40,7 @@ class Terminal:
         self._outer, self.inner = pty.openpty()
         self.resize(24, 80, None)
         given = self.inner if stdin is None else stdin
-        environment = {**_OWN_SIZE, "TERM": "xterm-256color", **environment}
+        environment = {**os.environ, "TERM": "xterm-256color", **environment}
         self.process = (
             subprocess.Popen(
                 [sys.executable, "-m", "bridge.cli.main", *command],
@@ -115,7 +111,7 @@ def test_key_is_drawn_immediately(tmp_path: Path) -> None:
 
 
 def test_top_redraws_at_new_size_and_ends_by_interrupt(tmp_path: Path) -> None:
-    with top(tmp_path, NO_COLOR="1") as shown:
+    with top(tmp_path, NO_COLOR="1", COLUMNS="200", LINES="50") as shown:
         shown.wait_for(b"no node runs")
         shown.seen = b""
         shown.resize(10, 40, shown.process.pid)
