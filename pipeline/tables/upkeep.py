@@ -10,7 +10,7 @@ Dropped or merged files stay readable for readers that have begun, until they ar
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 from pipeline import ignore
 from pipeline.tables.delta import StoredFile, Table
@@ -75,6 +75,9 @@ def tidy(table: Table, keep_ms: int | None) -> None:
 def too_old(files: Iterable[StoredFile], keep_ms: int | None, now_ms: int) -> list[StoredFile]:
     """Return the files whose rows are all more than `keep_ms` older than the youngest row of all files.
 
+    A row in the future of the machine's clock counts as present. Otherwise one farm with a wrong log time would drop
+    the rows of all others, and its own rows after a correction.
+
     Rows without log time are as old as the batch that wrote them: their files go with the files of that batch. In a
     table without a batch column, their files go `keep_ms` after they were written (`now_ms`: the machine's clock).
     """
@@ -85,7 +88,7 @@ def too_old(files: Iterable[StoredFile], keep_ms: int | None, now_ms: int) -> li
     if keep_ms is None or not timed:
         return []
     youngest = max(file.youngest for file in timed if file.youngest is not None)
-    limit = youngest - timedelta(milliseconds=keep_ms)
+    limit = min(youngest, datetime.fromtimestamp(now_ms / 1000, UTC)) - timedelta(milliseconds=keep_ms)
     old = [file for file in timed if file.youngest is not None and file.youngest < limit]
     kept = [file.batch for file in timed if file not in old and file.batch is not None]
     first_kept = min(kept, default=0)

@@ -151,6 +151,14 @@ def test_retention_drops_whole_files_but_keeps_undated_rows(tmp_path: Path) -> N
     assert indexes(tmp_path) == [5, 600, 700, 800, 900, 1000, 1100]
 
 
+def test_log_time_in_future_does_not_drop_present_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = NOON.timestamp() + 1_000
+    monkeypatch.setattr(upkeep.time, "time_ns", lambda: round(now_s * 1e9))
+    ahead = [{**clock(0), "index": 7, "log_time": NOON + timedelta(days=40)}]
+    tidy(append_rows(Table(tmp_path, CLOCKS), [[clock(400)], ahead, [clock(600)], [clock(900)]]), 500_000)
+    assert indexes(tmp_path) == [7, 600, 900]
+
+
 def test_undated_rows_expire_by_batch_number_or_write_time(tmp_path: Path) -> None:
     files = append_rows(Table(tmp_path, CLOCKS), DATED_AND_UNDATED).files()
     (untimed,) = (file for file in files if file.youngest is None)
