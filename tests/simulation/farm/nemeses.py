@@ -166,7 +166,7 @@ def _draw(random: Random, kinds: Sequence[Nemesis], names: Sequence[str], troubl
         length_s = min(LONGEST_S, SHORTEST_S + random.expovariate(1 / 12))
         fault = Fault(
             at_s,
-            round(min(at_s + length_s, trouble_s), 1),
+            round(min(at_s + length_s, max(at_s, trouble_s)), 1),
             nemesis,
             _machines(random, nemesis, names),
             _amount(random, nemesis),

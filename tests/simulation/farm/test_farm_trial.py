@@ -199,6 +199,10 @@ def test_command_replays_a_plan() -> None:
         assert plan_of(command_of(plan).split()[3:]) == plan
 
 
+def test_fault_of_short_trouble_does_not_end_before_it_begins() -> None:
+    assert all(each.at_s <= each.until_s for seed in range(100) for each in draw_plan(seed, trouble_s=2.0).faults)
+
+
 def test_found_plans_have_faults() -> None:
     plans = [plan_of(each.split()) for each in FOUND.values()]
     assert [name.partition(":")[0] for name in FOUND] == [str(each.seed) for each in plans]
