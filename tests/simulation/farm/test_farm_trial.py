@@ -35,7 +35,8 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("plan", few_of(PLANS, "routers and operator"))
+@pytest.mark.soak
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_trial_of_plan_succeeds(plan: Plan) -> None:
     outcome = run_trial(plan)
     drawn = {each.nemesis for each in plan.faults}
@@ -90,6 +91,7 @@ def test_trial_gives_the_same_trace_in_two_processes(plan: Plan) -> None:
     other = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False).stdout
     outcome = run_trial(plan)
     assert not outcome.violations, story_of(outcome)
+    assert outcome.figures["publications"] > 0
     assert other.splitlines()[1:-1] == outcome.trace
     actions = {each.nemesis.name.lower() for each in plan.faults if each.nemesis in OF_OPERATORS}
     assert actions <= outcome.figures.keys()
