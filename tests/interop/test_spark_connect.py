@@ -19,7 +19,7 @@ def test_client_of_spark_connect_reads_log(tmp_path: Path, monkeypatch: pytest.M
     # The server's Python looks for the sources. It does not find an editable install elsewhere.
     monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--conf spark.driver.extraJavaOptions={QUICK_JVM} pyspark-shell")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--conf 'spark.driver.extraJavaOptions={QUICK_JVM}' pyspark-shell")
     log = three_servers(minutes=1)
     handler = signal.getsignal(signal.SIGINT)
     session = SparkSession.builder.remote("local[1]").getOrCreate()

@@ -11,5 +11,8 @@ JVM_SOCKETS = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 """Marks of each file: the finalizers of pyspark close its sockets to the JVM."""
-QUICK_JVM = "-XX:TieredStopAtLevel=1"
-"""Option to use only the first compiler: in a run of minutes, the second one costs more time than it saves."""
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+"""Options for runs of minutes: only the first compiler, because the second one costs more time than it saves.
+
+Classes are not verified. Their verification takes a tenth of the processor time of the start.
+"""

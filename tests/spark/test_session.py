@@ -27,7 +27,7 @@ session.stop()
 def test_jvm_has_settings_of_command(session: SparkSession) -> None:
     assert session._jvm is not None
     java = session._jvm.java.lang
-    assert QUICK_JVM in [*java.management.ManagementFactory.getRuntimeMXBean().getInputArguments()]
+    assert {*QUICK_JVM.split()} <= {*java.management.ManagementFactory.getRuntimeMXBean().getInputArguments()}
     assert java.System.getProperty("user.timezone") == "UTC"
     # A cell of the notebook sets `spark.master` in the shared session; it does not change the context.
     assert session.sparkContext.master == "local[2]"
