@@ -11,10 +11,10 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
-import duckdb
 import pytest
 from deltalake import DeltaTable, Schema
 
+from pipeline.gold.sources import NO_EXTENSIONS
 from pipeline.output.buckets import Output
 from pipeline.tables import delta
 from tests.effort import IS_SOAK
@@ -89,12 +89,7 @@ def _copied_empty_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 @pytest.fixture(scope="session", autouse=True)
 def _duckdb_with_one_thread() -> Iterator[None]:
     """Open databases with one thread; `make soak` has all of them."""
-    connect = duckdb.connect
-
-    def connected(*arguments: Any, config: dict[str, Any] | None = None, **options: Any) -> Any:
-        return connect(*arguments, config={"threads": 1, **(config or {})}, **options)
-
     with pytest.MonkeyPatch.context() as patched:
         if not IS_SOAK:
-            patched.setattr(duckdb, "connect", connected)
+            patched.setitem(NO_EXTENSIONS, "threads", 1)
         yield
