@@ -65,6 +65,16 @@ class NumberRange(click.FloatRange):
         return number
 
 
+class NamedPath(click.Path):
+    """The path of a command without a meaning for `-`, which would otherwise make a file of that name."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        if value == "-":
+            self.fail("'-' is neither standard input nor output here; name a file.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class RespelledOption(click.Option):
     """An option whose first spelling is the present one; the help does not show the others."""
 
@@ -162,5 +172,5 @@ def moment_ms(text: str) -> int:
 wide_option = click.option(
     "--wide", is_flag=True, help="Print the full table, even on a terminal that is narrower than its rows."
 )
-file_path = click.Path(path_type=Path, dir_okay=False)
+file_path = NamedPath(path_type=Path, dir_okay=False)
 directory_path = click.Path(path_type=Path, file_okay=False)

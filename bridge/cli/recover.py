@@ -25,7 +25,7 @@ from bridge.api.outputs import BackupOutput, CutView, RecoveryOutput, RestoreOut
 from bridge.api.printable import clock_text
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.node_queries import node_option, query_current
-from bridge.cli.options import directory_path, json_option, yes_option
+from bridge.cli.options import NamedPath, directory_path, json_option, yes_option
 from bridge.cli.printing import echo, end_with_json
 from bridge.core.formation.founding import FormationState, Founding
 from bridge.core.membership.eviction import LAST_ERA
@@ -267,7 +267,7 @@ def _output(plan: RecoveryPlan, *, recovered: bool) -> RecoveryOutput:
 
 
 @click.command()
-@click.argument("target", metavar="FILE|DIR", type=click.Path(path_type=Path))
+@click.argument("target", metavar="FILE|DIR", type=NamedPath(path_type=Path))
 @click.option(
     "--from",
     "source",

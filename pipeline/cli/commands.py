@@ -26,6 +26,7 @@ from pipeline.cli.options import (
     a_window,
     an_address,
     engine_options,
+    file_path,
     output_option,
     reported_errors,
     serving_metrics,
@@ -160,7 +161,7 @@ pipeline.add_command(what_if_alerts)
 )
 @click.option(
     "--client-key",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=file_path,
     help="Sign the factors with this client key (scope weights); without it the receiving node signs them. With"
     " --farms: `client_key` of each farm in the file.",
 )
@@ -320,7 +321,7 @@ def backfill(
 )
 @click.option(
     "--labels",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=file_path,
     help=(
         "Plan failures, with and without early signs, and write the plan to this file, one JSON line for each failure."
     ),

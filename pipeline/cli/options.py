@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from bridge.cli.options import NumberRange as NumberRange  # noqa: PLC0414 - for all commands of the pipeline
+from bridge.cli.options import file_path as file_path  # noqa: PLC0414 - as above
 from pipeline.cli.places import Farms, LogPlace, Topic
 from pipeline.gold.tables import window_ms
 from pipeline.output.buckets import HDFS, SCHEME, Output, output_of

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline import INSTALL
-from pipeline.cli.options import NumberRange, tables_option
+from pipeline.cli.options import NumberRange, file_path, tables_option
 from pipeline.gold.answers import (
     ANSWERS,
     GOSSIP_TIMINGS,
@@ -172,7 +172,7 @@ def _print_answer(answer: "Answer", *, as_json: bool, as_csv: bool) -> None:
 
 
 @click.command()
-@click.option("--html", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The page to write.")
+@click.option("--html", required=True, type=file_path, help="The page to write.")
 @tables_option
 @click.option("--show-destinations", is_flag=True, help="Show the addresses of destinations, not pseudonyms.")
 @click.option(

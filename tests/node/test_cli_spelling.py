@@ -275,3 +275,17 @@ def test_value_outside_numbers_of_range_is_refused(words: tuple[str, ...]) -> No
 def test_error_shows_argument_in_base64_unchanged(words: tuple[str, ...], error: str) -> None:
     done = CliRunner().invoke(cli, ["publish", *words])
     assert (done.exit_code, error in done.output) == (2, True), done.output
+
+
+def test_dash_is_a_stream_or_refused() -> None:
+    """Without this, `backup -` makes a file of that name, and a pipe receives the text about it."""
+    every = (*commands(), *commands(pipeline, ("pipeline",)))
+    found = [(path, each) for path, command in every for each in command.params]
+    named = [(path, each) for path, each in found if isinstance(each.type, click.Path)]
+    for path, parameter in named:
+        kind = parameter.type
+        assert isinstance(kind, click.Path)
+        if not (kind.allow_dash or kind.exists or not kind.file_okay or path == "log verify"):
+            with pytest.raises(click.BadParameter, match="neither standard input nor output"):
+                kind.convert("-", parameter, None)
+    assert {"backup", "debug", "keys export", "pipeline report"} <= {path for path, _ in named}

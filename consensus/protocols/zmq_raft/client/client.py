@@ -80,7 +80,7 @@ class NoAnswerError(ClientError):
 
 
 class RequestExpiredError(ClientError):
-    """The request id is too old, or too far in the future; nothing is committed by this request."""
+    """The request id is too old or too far in the future, or the peer does not permit the update: not committed."""
 
 
 class ConfigRefusedError(ClientError):
@@ -373,6 +373,7 @@ def is_url(url: str) -> bool:
 
 def _expired(request_id: bytes) -> RequestExpiredError:
     return RequestExpiredError(
-        f"the request id {request_id.hex()} is too old, or too far in the future, so the update is not committed now;"
-        " compare the clocks, and make a new id if it was never committed before"
+        f"the request id {request_id.hex()} is too old, or too far in the future, or the peer does not permit this"
+        " update, so it is not committed now. Compare the clocks, and make a new id if it was never committed before."
+        " A farm permits JSON objects of clients with a listed key: `[zmq] write` and `keys` of its node"
     )
