@@ -3,6 +3,8 @@
     the owner is another user     `chown USER PATH`       an operator made or moved the file as root, mode 0600
     the owner is this user        `chmod 600 PATH`
     a directory above is closed   put the file into another directory: a new owner of the file would not help
+    no right to make a new file   name another place: its directory belongs to another user, or is immutable
+    its directory is missing      name another place, or make the directory
     a read-only file system       mount it for writing, or name another place
     a full file system            free some space
 
@@ -41,15 +43,24 @@ def errors_with_path(path: Path) -> Iterator[None]:
 
 def access_advice(path: Path, error: OSError) -> str:
     """Return the advice for an error text about a file, such as `; chown …`; empty if the module lists no remedy."""
-    if error.errno not in {errno.EACCES, errno.EPERM}:
-        return _BY_NUMBER.get(error.errno or 0, "")
+    place = path.absolute()
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return _refusal_advice(place)
+    if error.errno == errno.ENOENT and not os.path.lexists(place.parent):
+        return f"; the directory {place.parent} does not exist: name another place, or make the directory"
+    return _BY_NUMBER.get(error.errno or 0, "")
+
+
+def _refusal_advice(place: Path) -> str:
     user_id = os.geteuid()
-    user, place = _name_of(user_id), path.absolute()
+    user = _name_of(user_id)
     closed = next((each for each in reversed(place.parents) if not os.access(each, os.X_OK)), None)
     if closed is not None:
         return f"; the user {user} of this process may not enter {closed}: put the file into another directory"
     try:
         status = place.stat()
+    except FileNotFoundError:
+        return f"; the user {user} of this process may not make files in {place.parent}: name another place"
     except OSError:
         return ""
     if status.st_uid != user_id:

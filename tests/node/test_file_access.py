@@ -3,6 +3,7 @@
 A service runs the node as a separate user, and its operator is root. The tests do the same in a child process.
 """
 
+import errno
 import os
 import pwd
 import re
@@ -28,6 +29,7 @@ from bridge.node.security.key_files import (
     read_password,
     save_farm_key,
     save_signing_key,
+    write_private_file,
 )
 from bridge.node.security.signing_keys import PublishingKey, judge_key
 from bridge.wire.i2p.destination_keys import new_master_key
@@ -110,6 +112,17 @@ def test_closed_directory_is_named(open_directory: Path) -> None:
     closed.mkdir(mode=0o700)
     (closed / "secret").write_text("x")
     assert "may not enter" in read_as_other_user("password", closed / "secret")
+
+
+def test_missing_directory_of_new_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match=f"the directory {tmp_path}/none does not exist: name another place"):
+        write_private_file(tmp_path / "none" / "farm.key", "")
+
+
+def test_refused_new_file_names_its_directory(tmp_path: Path) -> None:
+    """The advice needs no root: a user without the right to write, or an immutable directory, has the same error."""
+    advice = access_advice(tmp_path / "farm.key", PermissionError(errno.EPERM, "Operation not permitted"))
+    assert f"may not make files in {tmp_path}: name another place" in advice
 
 
 def test_other_failure_omits_advice_about_owner(tmp_path: Path) -> None:
