@@ -1,7 +1,7 @@
 """The identity and status of a member, and the precedence of two updates about it.
 
-A node is named by its `NodeId`. Each start of it has a `generation` (a persisted counter), and within a generation it
-raises `number` to refute a suspicion or to announce new metadata. The pair is its `Incarnation`.
+A node is named by its `NodeId`. Each start of the node has a `generation` (a persisted counter). Within a generation
+the node raises `number` to refute a suspicion or to announce new metadata. The pair is its `Incarnation`.
 
 *Precedence* (`_ABOUT_OTHERS`, `_ABOUT_SELF`). Rows are the claimed status, columns the recorded one. The three places
 of a cell are for a claimed incarnation that is older than, equal to and newer than the recorded one:
@@ -9,7 +9,7 @@ of a cell are for a claimed incarnation that is older than, equal to and newer t
     .  no effect           +  the update replaces the record        c  it confirms the active suspicion
     !  this node refutes it with a higher incarnation
 
-It is one total order, (incarnation, status) with left > dead > suspect > alive. So all nodes with the same updates end
+The order is total: (incarnation, status), with left > dead > suspect > alive. So all nodes with the same updates end
 with the same record, in any order of arrival. In the original SWIM, death is final, so it does not need this table. But
 then the halves of a healed partition could never reunite, because each half has permanently declared the other one
 dead.
@@ -47,7 +47,7 @@ GENERATION_STEP_LIMIT: Final = 1 << 24
 """The maximum advance of a claimed generation over the last generation that its subject signed.
 
 A larger advance is a forgery, because nodes do not restart that often. To refute it, the subject would have to begin
-the generation after the claimed one, and two such forgeries would use up the generations of that node.
+the generation after the claimed one. Two such forgeries would use up the subject's generations.
 """
 
 NUMBER_STEP_LIMIT: Final = 1 << 10

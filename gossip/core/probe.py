@@ -5,8 +5,8 @@
     of the rotation (ttl, relay)                           (missing nacks count against this node itself)
 
 docs/explanation/gossip.md ("Probing") describes the round. docs/reference/gossip-protocol.md describes the relay of a
-ping ("Relay"), and the pings to members that are not peers ("Decisions"): scrubs, and pings to dead and departed
-members.
+ping ("Relay"). Its section "Decisions" describes the pings to members that are not peers: scrubs, and pings to dead and
+departed members.
 
 The local health multiplier lengthens period and timeout. A node probes its peers in rotation (SWIM paper, section 4.3).
 The rotation contains each peer once per pass, so a failed peer is found within two passes. A random choice in each
@@ -289,7 +289,7 @@ class Prober:
         if not self._options.nacks or not current.helpers_pinged:
             return 1
         if self._options.overlay:
-            # In an overlay, helpers die as often as targets, and this node detects a helper's death much later. So
+            # In an overlay, helpers die as frequently as targets, and this node detects a helper's death much later. So
             # missing nacks count only if all helpers failed to respond.
             return int(len(current.awaited_nacks) == current.helpers_pinged)
         return len(current.awaited_nacks)

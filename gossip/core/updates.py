@@ -15,7 +15,7 @@ More than `CONTRADICTED_PER_SECOND` raise an alarm, which ends `QUIET_MS` after 
 
 *Suspicion.* A suspect has the timeout of the Lifeguard paper (section IV.B) to refute. Each further, independent
 accuser makes it less likely that the first accuser itself was at fault. With fewer than k possible accusers the timeout
-is min, which grows with the logarithm of the group: a refutation needs that much time to arrive.
+is min. It grows with the logarithm of the group size, because a refutation takes longer to arrive in a large group.
 
     timeout = max - (max - min) * log(confirmations + 1) / log(k + 1),   k = multiplier - 2, not below min
 """

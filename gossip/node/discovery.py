@@ -1,9 +1,9 @@
 """The discovery of other nodes: by broadcast in a LAN, and through seeds with names.
 
-*Broadcast.* A node sends its `Broadcast` from its own socket to the broadcast address. It receives broadcasts of others
-on a second socket, which is bound to the broadcast address and shared by all nodes of the machine. On that socket, any
-message other than a Broadcast is dropped. A Broadcast only provides a seed, which the node joins as usual, sealed and
-with a token. Both directions are limited, because a broadcast costs every machine of the LAN.
+*Broadcast.* A node sends its `Broadcast` from its own socket to the broadcast address. It receives other nodes'
+broadcasts on a second socket, which is bound to the broadcast address and shared by all nodes of the machine. On that
+socket, any message other than a Broadcast is dropped. A Broadcast only provides a seed, which the node joins as usual,
+sealed and with a token. Both directions are limited, because a broadcast costs every machine of the LAN.
 
 *Names.* A seed's name is resolved throughout the run of the node, because names appear late and their addresses change.
 A failed resolution is retried with growing pauses, a successful one is repeated periodically, and only changes are
@@ -49,12 +49,12 @@ class LanInterface(Struct, frozen=True):
     name: str
     host: str
     broadcast_host: str = ""
-    """The address of all machines of its network: IPv4 broadcast, or all nodes of the link. Empty if there is none."""
+    """The address of all machines of its network: IPv4 broadcast, or all nodes of the link. Empty without one."""
     is_up: bool = True
 
 
 def lan_interfaces() -> list[LanInterface]:
-    """Return the interfaces except loopback, sorted by name, including inactive ones and those without an address."""
+    """Return the interfaces except loopback, sorted by name, including inactive ones and ones without an address."""
     all_addresses = psutil.net_if_addrs()
     try:
         up = {name for name, state in psutil.net_if_stats().items() if state.isup}

@@ -8,10 +8,9 @@ One task owns the core. It passes waiting input through the codec and the core, 
 are synchronous, so the effects of one step are not interrupted, except by the fsync that AdoptGeneration requires
 before any further send. A separate task stores keys (docs/explanation/gossip.md, "Reasons").
 
-Waiting datagrams go through each stage as a batch: all are opened and decoded, then the core steps through them, then
-all replies are sealed, then sent. Handling one datagram runs more code than fits in the L1 cache. If datagrams were
-handled one by one, each would load all of this code again (Blackwell, "Speeding up Protocols for Small Messages",
-SIGCOMM 1996).
+Waiting datagrams go through each stage as a batch: open and decode, step through the core, seal the replies, send them.
+Handling one datagram runs more code than fits in the L1 cache. If datagrams were handled one by one, each would load
+all of this code again (Blackwell, "Speeding up Protocols for Small Messages", SIGCOMM 1996).
 
 The owner never waits for a consumer. The kernel drops datagrams that are not read in time (gossip repeats). Requests
 are bounded, and events go into a ring: a slow reader gets the number of missed events, and `members()` is always
@@ -81,7 +80,7 @@ GroupEvent = MembershipChanged | Alarm | UserEventReceived | QueryReceived | Key
 
 
 class StartupState(Struct, frozen=True):
-    """The initial state of a node. `keyring` is None for unencrypted datagrams."""
+    """The initial state of a node. `keyring` None means unencrypted datagrams."""
 
     identity: NodeIdentity
     generation: int

@@ -1,4 +1,4 @@
-"""Detects that this process was reset to an earlier moment: a virtual machine resumed from an old snapshot.
+"""The detection of a reset of this process to an earlier moment: a virtual machine resumed from an old snapshot.
 
     before each datagram   wall clock - monotonic clock, boot clock - monotonic clock     a step of one of them
     once a second          /proc/sys/kernel/random/boot_id                                another boot
@@ -9,8 +9,8 @@ the node draws a new salt first (`fresh_secrets`).
 
 A resumed guest's monotonic clock continues from the snapshot, while the hypervisor or a time service sets its wall
 clock to the present. So the difference between the two clocks steps. Time services correct clocks as well; such a step
-only costs a new salt, so the threshold can be low. `CLOCK_BOOTTIME` includes the time in which a machine was suspended.
-Another boot id shows a process that was restored after a restart of its machine.
+only costs a new salt, so the threshold can be low. `CLOCK_BOOTTIME` includes the time of a suspension. A changed boot
+id shows that the process was restored after a restart of its machine.
 
 A restored machine has the restored random source until its kernel mixes in new entropy. So the clocks and the boot id
 are hashed into the new salt. The kernel does not show the generation id of a resumed guest (vmgenid) to programs. So if

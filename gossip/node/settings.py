@@ -48,9 +48,9 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     has stored it; an exception raises an alarm. `offer_keys` returns the application's offer (at most 256 bytes, or
     empty) to a joiner with a retired key. The joiner's signature proves its identity (NodeId, public key), and it
     receives the offer as the event `KeyOffered`. `admit` returns None to accept a joiner, or the JoinNak that refuses
-    it; if it raises, the joiner is refused, with an alarm. `may_send_keys` decides whether keyring updates signed by an
-    identity count, and whether that identity is sent keys in a box; by default every identity is trusted. `clocks`
-    detect a machine that was resumed from a snapshot (`gossip.node.resumption`).
+    it; if it raises, the joiner is refused, with an alarm. `may_send_keys` returns True for a trusted identity: the
+    node accepts keyring updates with its signature, and sends it keys in a box. By default every identity is trusted.
+    `clocks` detect a resumption of the machine from a snapshot (`gossip.node.resumption`).
     """
 
     bind: Address

@@ -8,11 +8,11 @@
 
 docs/reference/gossip-library.md ("The state directory") has the rules for damaged, old and foreign files.
 
-The generation must never repeat. Peers accept the higher (generation, number) as the newer claim, and a node that
-returns under an old generation loses against claims of its previous run. So the file is written under another name,
-fsynced and renamed over the old one, and the directory is fsynced. A crash leaves the old number or the new one. Peers
-may also report a generation of this node that is higher than its own. The node adopts the next higher one, and does not
-send datagrams until that one is on disk. Otherwise a restart could use the same generation again, and peers could not
+The generation must never repeat. Peers accept the higher (generation, number) as the newer claim. A node that returns
+under an old generation loses against claims of its previous run. So the file is written under another name, fsynced and
+renamed over the old one, and the directory is fsynced. A crash leaves the old number or the new one. Peers may also
+report a generation of this node that is higher than its own. The node adopts the next higher one, and does not send
+datagrams until that one is on disk. Otherwise a restart could use the same generation again, and peers could not
 distinguish the two runs.
 
 New keys are used before they are stored, so that a node with a full disk does not also lose its group.
@@ -101,7 +101,7 @@ def _reason(error: OSError) -> str:
 
 
 def load_identity(directory: Path) -> NodeIdentity:
-    """Return the identity stored in `directory`; create it durably if there is none yet."""
+    """Return the identity stored in `directory`; create it durably if it is missing."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return _read_identity(directory / IDENTITY_FILE)
@@ -285,7 +285,7 @@ class GenerationKeeper:
 
 
 def keep_keys(directory: Path, keyring: Keyring) -> None:
-    """Store a keyring durably; raise StateError, also for one that `known_keyring` would repair or refuse."""
+    """Store a keyring durably; raise StateError if that fails, or if `known_keyring` would repair or refuse it."""
     if not keyring.is_sound():
         raise StateError(f"the farm's keys are not kept in {directory}: no node accepts {keyring}")
     content = keyring.label + encode(KeyringUpdate(keyring))
@@ -366,7 +366,7 @@ def _damaged(path: Path) -> StateError:
 class KeyringKeeper:
     """Stores the current keyring, in a separate task, and retries until it succeeds.
 
-    One task writes, and only the newest keyring: two writers could leave the older one in the file, and the group would
+    One task writes, and only the newest keyring. Two writers could leave the older one in the file, and the group would
     then refuse the restarted node. No other task waits for the disk, so a node with a hanging disk continues with its
     new keys.
     """

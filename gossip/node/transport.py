@@ -10,8 +10,8 @@ The owner of the core reads the node's socket itself, in one scope until the doo
 separate reader task would cost two task switches, often for a single datagram. Only the broadcast socket has a separate
 task, since a task can wait for one socket only.
 
-A batch holds the queued broadcasts and at most `BATCH` datagrams of the node's socket, so that a flood does not block
-other tasks and deadlines. Later datagrams wait in the kernel, which drops the excess.
+A batch has the queued broadcasts and at most `BATCH` datagrams of the node's socket: a flood must not block other tasks
+and deadlines. Later datagrams wait in the kernel, which drops the excess.
 
 Unreadable datagrams come last in a batch, since the same batch may hold the keys that open them.
 """

@@ -1,7 +1,7 @@
 """Keyring updates for one identity only: its identity key opens them, regardless of its gossip keys.
 
     code 71 | version 1 | label 8 | zeros 4 | ephemeral X25519 public key 32 | ChaCha20-Poly1305(body) | tag 16
-    `------------ clear, and authenticated as associated data ------------'
+    └─────────── clear, and authenticated as associated data ───────────┘
     key     HKDF-SHA256(X25519(ephemeral, recipient), salt = both public keys, info = purpose)
     nonce   zeros: each box has a separate key
 

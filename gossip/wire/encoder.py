@@ -1,8 +1,8 @@
 """Messages to bytes, the opposite of `decoder.py`.
 
-Piggybacked gossip (samples, user messages, updates, redirect addresses) is dropped if a datagram would grow too large;
-a message that still does not fit raises `DatagramError`. The core budgets its gossip too, but only the wire has the
-true size of credentials and addresses. A datagram above the limit would be fragmented, and lost as a whole.
+The encoder drops piggybacked gossip (samples, user messages, updates, redirect addresses) if a datagram would be too
+large. A message that still does not fit raises `DatagramError`. The core budgets its gossip too, but only the wire has
+the true size of credentials and addresses. A datagram above the limit would be fragmented, and lost as a whole.
 
 Pings are frequent, and are written piece by piece, which is faster; all other messages use `cbor2.dumps`.
 """

@@ -8,8 +8,8 @@ start, so a counter that restarts at 1 is never used with the same key. A stored
 copy of the disk would repeat its values. `begin` draws a new salt after a resumption (`gossip.node.resumption`).
 
 Only a datagram with a correct seal creates or refreshes the window of its salt, so unknown nodes cannot displace
-windows. A recorded datagram can be replayed once to a node without the window of its salt, so the protocol above does
-not depend on the windows. `secure_codec` lists the messages that may be sealed without a receiver.
+windows. An attacker can replay a recorded datagram once to a node without the window of its salt. So the protocol above
+does not depend on the windows. `secure_codec` lists the messages that may be sealed without a receiver.
 """
 
 from collections import OrderedDict, deque

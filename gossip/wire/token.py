@@ -6,10 +6,10 @@
     JoinReq(info, token, auth) ->    token is ours, fresh, for this address and id; auth proves the farm's key
 
 A token is `minter's node id | expiry | MAC(secret, minter, expiry, address, port, applicant)`; the secret is drawn at
-start and never leaves the process. The first round trip proves that the applicant receives at its source address, so
-that a forged source address cannot make this node ping a third party. A table of pending joins would have the same
-effect, but any host could fill it. A MAC does not need memory. A token stays valid after use until it expires: within
-these seconds the same applicant may join again from the same address, without effect.
+start and never leaves the process. The first round trip proves that the applicant receives at its source address. So a
+forged source address cannot make this node ping a third party. A table of pending joins would have the same effect, but
+any host could fill it. A MAC does not need memory. A token stays valid after use until it expires: within these seconds
+the same applicant may join again from the same address, without effect.
 
 The auth is `HMAC(join key of the farm, token, encoded NodeInfo)`. The token begins with the id of its minter, so the
 auth is bound to that target and is not valid at another node.
