@@ -54,8 +54,8 @@ SnapshotChange = StoreChunk | Install | Compact
 class Persist(ComparedInPart, frozen=True, kw_only=True):
     """Make durable, in order: `hard_state`, the truncation from `truncate_from` on, and `entries` from `first` on.
 
-    `snapshot` is a change of the stored snapshot; in a Persist with such a change, `truncate_from` is None and
-    `entries` is empty. A field without a value (None or empty) leaves the stored state unchanged.
+    `snapshot` is a change of the stored snapshot; a Persist with such a change does not set `truncate_from` or
+    `entries`. A field without a value (None or empty) leaves the stored state unchanged.
     """
 
     REPEATED = frozenset({"encoded"})

@@ -6,14 +6,14 @@
 The forms of configurations and no-ops are in docs/reference/storage.md, 'Bytes of an entry'. The compact form is for
 ids that are 32-bit integers and for servers with one endpoint. In the general form each id has a type.
 
-A protocol may put values before the data of an entry, such as a request id or a time: the *protocol head* (not the head
-of an entry, `ENTRY_HEAD`). A command begins with its protocol head (`Features.command_head_bytes`). The data of a
-`CONTROL` entry is defined by the protocol that wrote it.
+A protocol may put values before the data of an entry, such as a request id or a time. They are the *protocol head* (not
+the head of an entry, `ENTRY_HEAD`). A command begins with its protocol head (`Features.command_head_bytes`). The data
+of a `CONTROL` entry is defined by the protocol that wrote it.
 
-All integers are big-endian. The leader encodes a group once; messages and `Persist` effects carry these bytes in the
-field `encoded`, so a follower writes the bytes that it received. If `encoded` is empty, the storage encodes the
-entries. Equal configurations have equal bytes. Bytes in the general form that are not canonical are refused; the
-compact form does not check ids. Decoders raise `EntryDataError` and nothing else.
+All integers are big-endian. The leader encodes a group once. Messages and `Persist` effects carry these bytes in the
+field `encoded`, so a follower writes the received bytes. If `encoded` is empty, the storage encodes the entries. Equal
+configurations have equal bytes. Bytes in the general form that are not canonical are refused; the compact form does not
+check ids. Decoders raise `EntryDataError` and nothing else.
 """
 
 import struct

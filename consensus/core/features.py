@@ -6,7 +6,7 @@ docs/reference/protocols.md compares the protocols.
 A wire protocol has a fixed set of messages; two servers of this project negotiate extensions when they connect
 (`Extensions`). The core never sends an extension message to a peer whose handshake excludes that extension, and uses
 slower messages instead. Before the first handshake with a peer, the core assumes that the peer supports the protocol's
-pre-vote and joint configurations, but not TimeoutNow, and has not promised a lease.
+pre-vote and joint configurations. It does not assume TimeoutNow or a promised lease.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class Extensions(Struct, frozen=True):
     configurations: bool = False
     """Joint configurations, and learners in them (`membership`)."""
     lease_ms: int | None = None
-    """Time for which the peer refuses other candidates after leader contact and after a restart; None: no promise."""
+    """Period without other candidates after leader contact and after a restart; None without a promise."""
 
 
 NO_EXTENSIONS = Extensions()
@@ -89,7 +89,7 @@ class LeaderRecords(Struct, frozen=True):
     controls: Callable[[], tuple[bytes, ...]] = tuple
     """Returns the data of the control records between the no-op and the first configuration."""
     named: Callable[[ServerId], ServerId] = _as_it_is
-    """Returns the form in which the no-op names a server.
+    """Returns the name of a server as the no-op contains it.
 
     It omits values that the wire does not carry. Otherwise the followers would store another entry than the leader.
     """

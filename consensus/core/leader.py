@@ -8,11 +8,10 @@ no-op when a read or a change needs it.
 *Check-quorum.* A leader becomes a follower if no majority replies to it within `check_quorum_ms`. The clients of an
 isolated leader are then redirected, and the leader no longer refuses other candidates.
 
-A leader that receives replies can still be unable to commit: in a group of three, its own disk and the disk of one
-follower may hang. So it also resigns if proposals wait and nothing has been committed for
-`PolicyTimes.stall_timeout_ms`. It does not resign while a voter that lacks the oldest waiting proposal makes progress.
-A new leader would have to restart the transfer of a long log or a snapshot. It also does not resign if it is the only
-voter.
+A leader that receives replies may still be unable to commit: of three servers, its own disk and a follower's disk may
+hang. So it also resigns if proposals wait and nothing has been committed for `PolicyTimes.stall_timeout_ms`. It does
+not resign while a voter that lacks the oldest waiting proposal makes progress. A new leader would have to restart the
+transfer of a long log or a snapshot. It also does not resign if it is the only voter.
 
 *The deadline is stored*, not computed over all followers after each step. Contacts and sent requests only postpone due
 work, so the stored deadline may be too early, but never too late. Code with earlier work calls

@@ -12,10 +12,10 @@ leave the tail, because storage could not return them.
 
 *Compaction.* A log may begin later than at index 1. `start` is the place before its first entry, and a snapshot covers
 everything up to there (Raft section 7). The snapshot may cover more, because later entries are kept for a while for
-followers that are slightly behind. The term at `start` is kept for the consistency check of the first entry.
+followers with a short lag. The term at `start` is kept for the consistency check of the first entry.
 
 Configurations take effect when appended and are undone when their entry is truncated (Raft section 6). So the log keeps
-the indexes at which the configuration changed.
+the index of each change of the configuration.
 """
 
 from bisect import bisect_left, bisect_right
@@ -184,10 +184,10 @@ class Log:
         return self.term_at(position.index) == position.term
 
     def divergence(self, other: LogId) -> LogId:
-        """Return the newest place at or before `other` where a log that ends with `other` may agree with this one.
+        """Return the newest place, up to `other`, of a possible agreement with a log that ends with `other`.
 
-        Terms never fall along a log, so an entry of ours with a later term than `other`'s cannot be in that log. The
-        compacted part cannot be compared: the result is never before `start`.
+        Terms never fall along a log, so that log cannot contain an entry with a later term than the term of `other`.
+        The compacted part cannot be compared: the result is never before `start`.
         """
         index = max(self.start.index, min(other.index, self.last_index))
         while index > self.start.index and (self.term_at(index) or 0) > other.term:

@@ -11,9 +11,9 @@ any step.
 
 `CatchUp` (thesis section 4.2.1) and the end of a change are in docs/explanation/changing-servers.md.
 
-*One at a time* (`Reconfiguration`). A request is refused while another is under way or the latest configuration is
-uncommitted, and before the leader has committed an entry of its term. Without the last rule, a leader may not know
-an unfinished single-server change of an older leader. Then two majorities without a common server could decide
+*One at a time* (`Reconfiguration`). A request is refused during another change, while the latest configuration is
+uncommitted, and before the leader has committed an entry of its term. Without the last rule, a leader may not know an
+unfinished single-server change of an older leader. Then two majorities without a common server could decide
 differently.
 """
 

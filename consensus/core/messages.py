@@ -12,7 +12,7 @@ TimeoutNow (Raft figures 2 and 13). A follower that fetches entries uses Kafka's
     leader epoch                            term
     fetch offset, last fetched epoch        LogId: the end of the fetcher's log
     high watermark                          commit index
-    DivergingEpoch (epoch, end offset)      LogId: the newest place where both logs may agree
+    DivergingEpoch (epoch, end offset)      LogId: the newest place of a possible agreement of both logs
     error code                              `RefusalReason`; None is success
 
 With indexes from 1 the numbers are the same: an exclusive end offset equals the index of the last entry. Every reply to
@@ -91,8 +91,8 @@ class Fetch(Struct, frozen=True, kw_only=True):
 class FetchReply(Struct, frozen=True, kw_only=True):
     """Reply to a Fetch: the entries after its position, or one of three reasons for their absence.
 
-    `diverging`: the newest place where the logs may agree. `snapshot`: the snapshot that replaces these entries, to be
-    fetched instead. `leader` is the sender when `error` is None.
+    `diverging`: the newest place of a possible agreement of the logs. `snapshot`: the snapshot that replaces these
+    entries, to be fetched instead. Without an `error`, `leader` is the sender.
     """
 
     term: Term
@@ -219,7 +219,7 @@ class AppendEntries(ComparedInPart, frozen=True, kw_only=True):
 class AppendReply(Struct, frozen=True, kw_only=True):
     """Reply to AppendEntries.
 
-    Success: `next_index` is one beyond the last durable entry that is proved equal to the leader's. Failure:
+    Success: `next_index` is one beyond the last durable entry with proof that the leader has the same. Failure:
     `next_index` is the follower's hint for the next append (Raft section 5.3, last paragraph but one).
     """
 

@@ -53,7 +53,7 @@ class Options(Struct, frozen=True):
     """Timeout of a request to a follower; then it counts as lost."""
     commit_notice_ms: int = 0
     """Time that an idle follower may wait for a higher commit index. Under load the next append or fetch reply carries
-    it; a separate message would cost as much as a message with entries.
+    it; a separate message would have the cost of a message with entries.
     """
     max_entries_per_append: int = 512
     max_bytes_per_append: int = 256 * 1024
@@ -140,7 +140,7 @@ class Options(Struct, frozen=True):
 
     @property
     def lease_promise_ms(self) -> int | None:
-        """The time for which this server promises to refuse candidates, even after a restart; None with leases off."""
+        """The promised period without candidates, even after a restart; None with leases off."""
         return None if self.lease_clock_bound_ms is None else self.leader_stickiness_ms
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
     event ──▶ step(event, now) ──▶ [effect, …]        and `deadline`, when `DeadlineReached` is due
 
 Every message first passes the term check (Raft figure 2, rules for all servers). A higher term makes this server a
-follower; a request of an older term is refused with our term; a reply of an older term is ignored, except a denied
+follower. A request of an older term is refused with our term. A reply of an older term is ignored, except a denied
 vote. Exceptions: within `leader_stickiness_ms` after contact with the leader, a vote request (section 6) and a leader
 from outside the group are refused. Pre-votes and replies of non-voters never change a term. A term too far ahead moves
 ours by one step (`Replica.adopt_term`).
@@ -127,7 +127,7 @@ class Raft:
 
     @property
     def deadline(self) -> Milliseconds:
-        """Return the time at which `DeadlineReached` is due, unless another event comes before."""
+        """Return the time of the next `DeadlineReached`, unless another event comes before."""
         fetch_ms = self._fetch_receiver.deadline if self._fetch_receiver is not None else None
         others = (fetch_ms, self._transfers.deadline)
         return min([self._role.current.deadline, *(due for due in others if due is not None)])
@@ -193,7 +193,7 @@ class Raft:
         )
 
     def divergence(self, other: LogId) -> LogId:
-        """Return the newest place at or before `other` where a log that ends with `other` may agree; see `Log`."""
+        """Return the newest place of a possible agreement with a log that ends with `other` (`Log.divergence`)."""
         return self._replica.log.divergence(other)
 
     def _take(self, event: Event) -> None:

@@ -1,8 +1,8 @@
 """The state of a server in every role (Raft figure 2), and the few functions that change it.
 
 `Replica` has the durable state, `hard_state` (currentTerm, votedFor) and `log`, which is durable once the Persist that
-contains it is durable. Roles decide; this module alone adopts a term, casts a vote or appends an entry, so the numbers
-of the corresponding Persists are kept in one place.
+contains it is durable. Roles decide; this module alone adopts a term, casts a vote or appends an entry. So one place
+keeps the numbers of the corresponding Persists.
 
 `Outbox` collects the effects of one step, in order, with at most one Persist, which comes first. It carries all durable
 changes of a step (hard state, truncation, entries), so one fsync covers them. Its number is known in advance: effects
@@ -10,10 +10,10 @@ that depend on it name it as `after`. Independent effects (an established leader
 even if they follow the Persist in the list.
 
 `Applier` has the volatile state: commit index and applied index. It passes committed entries to the state machine in
-order, each once in a run of the process, including entries of earlier runs. After a restart the commit index is that of
-the snapshot, or 0. It rises at the first contact with a leader, so the state machine receives the entries after the
-snapshot again. Entries that left the tail are read back, one `ReadEntries` at a time; until a read is complete no newer
-entry is applied, which keeps the order.
+order, each once in a run of the process, including entries of earlier runs. After a restart the commit index is the
+snapshot's index, or 0. It rises at the first contact with a leader, so the state machine receives the entries after the
+snapshot again. Entries that left the tail are read back, one `ReadEntries` at a time. To keep the order, newer entries
+are not applied before the read is complete.
 """
 
 from collections import Counter
@@ -254,9 +254,8 @@ class Replica:
     def may_lead(self, server_id: ServerId) -> bool:
         """Return True if the server is a voter of the latest configuration, or of the previous one during a change.
 
-        The previous configuration counts while the latest is uncommitted.
-        Without this rule, the removal of server 1 from {1, 2} could deadlock: server 2 needs the vote of server 1, and
-        server 1 has the longer log.
+        The previous configuration counts while the latest is uncommitted. Without this rule, the removal of server 1
+        from {1, 2} could deadlock: server 2 needs the vote of server 1, whose log is longer.
         """
         log = self.log
         uncommitted = log.configuration_index > self.applier.commit

@@ -111,10 +111,10 @@ class ServerRole:
     def refuses_outsider(self, claimant: ServerId, term: Term) -> bool:
         """Return True if `claimant` is a leader of a later term from outside the group, during contact with our leader.
 
-        A leader was elected, so it is a voter of the newest configuration or of the one before it. A follower with an
+        A leader was elected, so it is a voter of the newest configuration or of the previous one. A follower with an
         older configuration only loses time: after `leader_stickiness_ms` without contact, it accepts the new leader. At
-        term 0 this server has never followed a leader, although a server with leases assumes after each start that it
-        has.
+        term 0 this server has never followed a leader, even if it has leases and therefore assumes leader contact after
+        each start.
         """
         replica = self._replica
         if not 0 < replica.term < term or replica.may_lead(claimant) or not self.sticks_to_leader():

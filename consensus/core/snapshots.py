@@ -212,8 +212,8 @@ def refuse_fetch_snapshot(
 class IncomingSnapshot(Struct):
     """Progress of one transfer. The first `received` bytes have arrived; they are durable once Persist `number` is.
 
-    The leader's term and the snapshot's last position identify it: another leader may have other bytes for the same
-    position, so a change of either restarts the transfer. The bytes themselves are on the disk.
+    The leader's term and the snapshot's last position identify it; a change of one of them restarts the transfer.
+    Another leader may have other bytes for the same position. The bytes themselves are on the disk.
     """
 
     term: Term
@@ -260,7 +260,7 @@ class SnapshotReceiver:
         )
 
     def begin(self, term: Term, leader: ServerId, last: LogId) -> None:
-        """Begin a transfer and drop the one under way."""
+        """Drop the current transfer, if any, and begin another."""
         self.abandon()
         self.incoming = IncomingSnapshot(term, leader, last)
 

@@ -10,10 +10,10 @@ from consensus.core.replication.progress import ProgressState
 
 
 class FollowerProgress(Struct, frozen=True):
-    """One follower as its leader sees it. `contact_ms` is the time since its last reply in this term.
+    """One follower as its leader sees it.
 
-    Without such a reply, its value is None. `caught_up_ms` is the time since the follower last held the leader's whole
-    log; None if never in this term.
+    `contact_ms` is the time since its last reply in this term; None without such a reply. `caught_up_ms` is the time
+    since the follower last held the leader's whole log; None if never in this term.
     """
 
     server_id: ServerId
@@ -28,7 +28,7 @@ class FollowerProgress(Struct, frozen=True):
 class NewcomerProgress(Struct, frozen=True):
     """A new server that catches up in rounds.
 
-    `goal` is the index of the leader's log at which the present round ends.
+    The present round ends at the leader's index `goal`.
     """
 
     server_id: ServerId

@@ -138,7 +138,7 @@ class LeadershipTransfers:
         return False
 
     def abstain_until(self) -> Milliseconds:
-        """Return the time before which a leader that abdicates must not campaign."""
+        """Return the earliest time when a leader that abdicates may campaign."""
         return self._replica.now + ABSTENTION_TIMEOUTS * self._replica.options.election_timeout_max_ms
 
     def _refusal(
@@ -196,7 +196,7 @@ class LeadershipTransfers:
 
 
 def most_caught_up(replica: Replica, leader: Leader) -> ServerId | None:
-    """Return the other voter with the longest log; among equals the one with the latest contact, then the lowest id."""
+    """Return the other voter with the longest log; among equals the latest contact decides, then the lowest id."""
     candidates = {peer: leader.followers[peer] for peer in replica.others if peer in leader.followers}
     # In order of id; among equals `max` takes the first.
     return max(candidates, key=lambda peer: (candidates[peer].match, candidates[peer].contact_ms), default=None)

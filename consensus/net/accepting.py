@@ -1,6 +1,6 @@
 """Accept connections such that a flood from unknown sources costs little and does not delay the farm's own servers.
 
-    kernel ─accept─▶ silent ─first byte─▶ readable ─turn─▶ handled
+    kernel ─accept─▶ idle ───first byte─▶ readable ─turn─▶ handled
                        │                    │
                        └── closed if it waits too long, or is the oldest of too many, of its source or of all
 
@@ -41,7 +41,7 @@ _IPV6_SOURCE_BITS: Final = 64
 
 
 class AcceptOptions(Struct, frozen=True):
-    """Limits for connections that wait for their first byte or their turn, and the rate at which unknown ones begin."""
+    """Limits of connections that wait for their first byte or turn, and of the rate of unknown new ones."""
 
     unknown_max: int = 256
     unknown_per_source_max: int = 64
@@ -66,13 +66,13 @@ def source_of(address: str) -> str:
 
 
 class KnownSources:
-    """Sources from which a server has recently proven its identity."""
+    """Source addresses of servers that have recently proven their identity."""
 
     def __init__(self) -> None:
         self._proven_at: OrderedDict[str, float] = OrderedDict()
 
     def add(self, address: str) -> None:
-        """Add an address from which a server has proven its identity."""
+        """Add the address of a server that has proven its identity."""
         source = source_of(address)
         self._proven_at[source] = trio.current_time()
         self._proven_at.move_to_end(source)

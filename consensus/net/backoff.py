@@ -14,8 +14,7 @@ from random import Random
 class Backoff:
     """Delays in seconds that double from `first_s` up to `longest_s`.
 
-    `spread` is the random part of each delay: 0 for a fixed delay, 0.5 for a random delay between half of it and all of
-    it.
+    `spread` is the random part of each delay: 0 for a fixed delay, 0.5 for a random delay of at least half.
     """
 
     def __init__(self, first_s: float, longest_s: float, random: Random | None = None, *, spread: float = 0.5) -> None:

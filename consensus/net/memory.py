@@ -55,7 +55,7 @@ class MemoryNetwork:
         self.running: dict[ServerId, MemoryTransport] = {}
 
     def transport(self, server_id: ServerId, extensions: Extensions = ALL_EXTENSIONS) -> "MemoryTransport":
-        """Return the transport of a server that is about to start; `extensions` are those of the server."""
+        """Return the transport of a server that is about to start, with its `extensions`."""
         return MemoryTransport(self, server_id, extensions)
 
 

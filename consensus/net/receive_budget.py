@@ -7,11 +7,11 @@
 The first `FREE_BYTES` of a connection, or of a server's request, are not counted: votes, heartbeats and ordinary
 submissions are smaller. A server is proven if it has authenticated as a member.
 
-A server's request reserves room for all of its bytes before the rest of it is read. So two requests cannot each hold
-half of the budget and wait for the other half. A request with reserved room depends only on its own bytes and on this
-server's disk, so it is always answered and its room is released. Clients have a separate budget. Their replies wait for
-commitment and therefore for the leader's appends, so these appends must never wait for clients. One server gets at most
-a part of the servers' budget, so a hostile server that sends its bytes one by one delays only itself.
+A server's request reserves room for all of its bytes before they are read. So two requests cannot each hold half of the
+budget and wait for the other half. A request with reserved room waits only for its own bytes and this server's disk. So
+it always gets a reply and releases its room. Clients have a separate budget. Their replies wait for commitment and
+therefore for the leader's appends, so these appends must never wait for clients. One server gets at most a part of the
+servers' budget, so a hostile server that sends its bytes one by one delays only itself.
 """
 
 from collections import Counter
@@ -122,7 +122,7 @@ class ReceiveBudget:
             self.release(account, account.used_bytes)
 
     def _close_one(self) -> None:
-        """Close one connection of the source that holds most: the one that has held counted bytes for the longest time.
+        """Close one connection of the source that holds most: its connection with the oldest counted bytes.
 
         It is probably faulty or hostile, because the requests of correct clients are complete within moments.
         """

@@ -6,8 +6,8 @@ here and would reveal the program to an observer, so they are neutral. An author
 would add a private key, and no node would detect its theft. An operator can use an existing authority instead
 (`authority_context`); then a client checks names and dates.
 
-All certificates that nodes sign themselves have the same dates, from 1970 to 9999, and a client does not compare these
-dates with its clock: docs/explanation/security.md, "Bounds", has the reason.
+All self-signed certificates of nodes have the same dates, from 1970 to 9999. A client does not compare these dates with
+its clock (docs/explanation/security.md, "Bounds").
 
 The certificate and its key are in one file of mode 0600. It is written under another name and renamed, so a crash
 leaves either the old file or the new one.

@@ -9,8 +9,7 @@ round of consensus is a dozen such calls. Here the transport is a socket and the
 neither direction waits for the other, so a send is one call of OpenSSL and one of the kernel.
 
 Errors are trio's: BrokenResourceError for a connection that broke or a peer without TLS, ClosedResourceError after our
-own close. A peer that closes without close_notify ends the stream like one that sends it: each protocol above detects
-its own end.
+own close. A close without close_notify ends the stream like a close with it: each protocol above detects its own end.
 """
 
 import ssl

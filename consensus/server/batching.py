@@ -4,9 +4,10 @@
 immediately, and the proposal is not stored. If a client leaves before the core has its proposal, the proposal is
 dropped. A proposal in the core stays admitted until the core replies.
 
-*Batches.* Proposals that arrive while the server's event loop (the owner) is busy are joined to one `Proposed` event,
-up to `batch_commands` and `batch_bytes`: one append, one write, one round to the followers. The commands of one event
-get adjacent indexes in one term, so the place of each proposal follows from the place of the batch.
+*Batches.* Proposals that arrive while the server's event loop (the owner) is busy are joined to one `Proposed` event.
+So they need one append, one write, and one round to the followers. `batch_commands` and `batch_bytes` are the limits.
+The commands of one event get adjacent indexes in one term, so the place of each proposal follows from the place of the
+batch.
 
 *Linger, in flight.* While a batch is unanswered, later proposals wait until its reply arrives, until they fill a batch,
 or for `linger_in_flight_ms`. Each batch costs every server an append, a write and a reply. If no batch is in flight,
@@ -267,7 +268,7 @@ class Batches:
 
 
 def _places(batch: list[Proposal], last: LogId) -> Iterator[tuple[Proposal, LogId]]:
-    """Yield the proposals of a batch that ends at `last`, each with the place of its own last command."""
+    """Yield the proposals of a batch that ends at `last`, each with the place of its last command."""
     index = last.index - sum(len(proposal.commands) for proposal in batch)
     for proposal in batch:
         index += len(proposal.commands)

@@ -17,7 +17,7 @@ import trio
 
 @asynccontextmanager
 async def block_nursery() -> AsyncIterator[trio.Nursery]:
-    """Open a nursery that is canceled at the end of the block. Raise the error of a task or of the block unwrapped."""
+    """Open a nursery, and cancel it at the end of the block. Raise the error of a task or of the block unwrapped."""
     with single_errors():
         async with trio.open_nursery() as nursery:
             try:

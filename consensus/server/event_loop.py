@@ -1,4 +1,4 @@
-"""The event loop around the core: it turns events into steps, one after the other.
+"""The event loop around the core: it turns each event into a step.
 
     owner task              waits until something is due, takes a turn, again and again
     task with an event      takes a turn immediately, unless one is under way
@@ -55,7 +55,7 @@ class EventLoop:
     """The core with its mailbox.
 
     `carry_out` dispatches the core's effects. `end_job` takes the result of a disk job, and returns the event for the
-    core, if any; `start_job` begins the next job, if there is one.
+    core, if any. `start_job` begins the next job, if any.
     """
 
     def __init__(

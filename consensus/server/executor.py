@@ -156,7 +156,7 @@ class Executor:
         self._job = None
 
     def prepared(self, job: PreparationJob) -> None:
-        """Complete `job`, which was performed or abandoned."""
+        """Complete `job` after its performance or abandonment."""
         self._end(job)
         self._storage.prepared(given_up=job.given_up)
 
@@ -205,7 +205,7 @@ class Executor:
         return None
 
     def _durable_part(self, request: StorageRead | SnapshotWrite) -> ReadEntries | None:
-        """Return the part of the read that no waiting Persist may remove; None if there is none."""
+        """Return the part of the read that no waiting Persist may remove; None without such a part."""
         if not isinstance(request, ReadEntries) or any(each.snapshot is not None for each, _ in self._waiting):
             return None
         cuts = [each.truncate_from - 1 for each, _ in self._waiting if each.truncate_from is not None]

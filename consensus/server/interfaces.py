@@ -101,8 +101,8 @@ def _accept(_content: object) -> None:
 class ContentChecks(Struct, frozen=True):
     """Checks by the state machine's owner before this server stores content from another server.
 
-    An entry in the log is applied at each restart: an entry that the state machine cannot take would end the server
-    permanently. So it is refused on arrival. A refused append is not contact with a leader: it does not restart a
+    An entry in the log is applied at each restart. An entry that the state machine cannot apply would stop the server
+    permanently. So it is refused on arrival. A refused append is not contact with a leader. It does not restart a
     timer, and its reply does not count for a lease or a majority. A refused snapshot has been received completely, but
     is not installed. Each check returns its objection as text, or None; it must not raise.
     """

@@ -11,7 +11,7 @@ The number of a call is the correlation of its request or the id in its event, a
 one counter (`interfaces.next_call`), so one table holds all kinds. Each kind has its own limit; otherwise a peer that
 floods this server with requests would keep clients from reading.
 
-If a caller leaves, its reply is dropped. If the server stops, each waiting caller gets None.
+If a caller leaves, its reply is dropped. If the server stops, each waiting call returns None.
 """
 
 from collections.abc import Callable
@@ -90,7 +90,7 @@ class PendingCalls:
         self._waiting[number] = kind, on_reply
 
     async def ask(self, kind: CallKind[T], make: Callable[[int], bool]) -> T:
-        """Begin a call by `make(number)`, and wait for the reply. `make` returns False if there is no room.
+        """Begin a call by `make(number)`, and wait for the reply. `make` returns False if room is lacking.
 
         Raises `ServerStoppedError` or `ServerBusyError`.
         """
@@ -124,7 +124,7 @@ class PendingCalls:
             waiting[0].waiting -= 1
 
     def end(self) -> None:
-        """Stop: every caller gets None."""
+        """Stop: every call returns None."""
         self.ended = True
         while self._waiting:
             self.answer(next(iter(self._waiting)), None)

@@ -324,7 +324,7 @@ class ConsensusServer:
                 assert_never(answer)
 
     def request_read(self, on_reply: Callable[[ReadReady | ReadRefused | None], None]) -> int:
-        """Request the index for a linearizable read; `on_reply` gets None if the server stops.
+        """Request the index for a linearizable read; `on_reply(None)` reports that the server stops.
 
         Returns a number for `forget`. Raises `ServerBusyError` or `ServerStoppedError`.
         """
@@ -394,7 +394,7 @@ class ConsensusServer:
         return self._core.soft_state()
 
     def divergence(self, other: LogId) -> LogId:
-        """Return the newest place at or before `other` where a log that ends with `other` may agree with this one.
+        """Return the newest place, up to `other`, of a possible agreement with a log that ends with `other`.
 
         No entry is read: the core keeps the first index of each term.
         """

@@ -49,7 +49,7 @@ def request_entry(request: RequestId, command: bytes) -> bytes:
 
 
 def clock_entry(log_time_ms: Milliseconds) -> bytes:
-    """Return an entry that advances log time; the state machine ignores one that would set it back."""
+    """Return an entry that advances log time; the state machine ignores an earlier log time."""
     return _CLOCK + _CLOCK_TIME.pack(log_time_ms)
 
 

@@ -4,11 +4,11 @@
                                              └ else: wait until it does
 
 Every server runs a clock, but only the leader's clock writes entries. Log time comes from the log and advances by
-elapsed time, so that a session expires after the same time on every machine, even with a wrong clock. The leader
-corrects log time toward its own clock only while the two differ by at most five seconds. If they differ by more, one of
-them is wrong, and the leader cannot decide which one. Then log time keeps its pace, and `apart_ms` reports the
-difference to an operator. The farm's state machine does not use this: it has its own clock entries, which a majority's
-reports can correct.
+elapsed time. So a session expires after the same time on every machine, even with a wrong clock. The leader corrects
+log time toward its own clock only while the two differ by at most five seconds. If they differ by more, one of them is
+wrong, and the leader cannot decide which one. Then log time keeps its pace, and `apart_ms` reports the difference to an
+operator. The farm's state machine does not use this: it has its own clock entries, which a majority's reports can
+correct.
 """
 
 import time

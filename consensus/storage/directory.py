@@ -6,7 +6,7 @@ time.
 
 A failed sync is final: the kernel may have dropped the unwritten pages and report success the next time. So `OSError`
 ends the process, except if the disk (or quota) is full. `perform_all` then raises `OutOfSpaceError` with the number of
-the operation to resume at: the first one after the last successful sync, so that unsynced writes are repeated. A
+the first operation after the last successful sync. From there the caller resumes, and repeats the unsynced writes. A
 repeated removal or renaming of a file is not an error.
 """
 

@@ -144,7 +144,7 @@ class DiskWorker:
         return self._blocked.job
 
     async def _write(self, job: WriteJob) -> bool:
-        """Perform a group, or the rest of it; return False if the disk is full."""
+        """Perform a group, or its remaining part; return False if the disk is full."""
         before, self._blocked = self._blocked, None
         try:
             await self._disk.perform_all(job.operations, 0 if before is None else before.resume_at)

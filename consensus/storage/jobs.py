@@ -1,4 +1,4 @@
-"""Jobs of the disk, one after the other, from the server's executor to the disk worker.
+"""Jobs of the disk, in order, from the server's executor to the disk worker.
 
     WriteJob          a group of Persists, with one sync: work that waits for them continues after the job
     HardStateJob      term and vote alone, during a group that waits for space

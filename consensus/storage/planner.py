@@ -177,7 +177,7 @@ class Storage:
     def plan_hard_state(self, hard_state: HardState) -> list[DiskOperation]:
         """Plan a write of the term and the vote while a group waits for disk space.
 
-        The write overwrites bytes in place, so it does not need space. Call it only if the rest of the group does not
+        The write overwrites bytes in place, so it does not need space. Call it only if the remaining group does not
         write this file (`writes_hard_state`).
         """
         self._ahead = hard_state

@@ -3,9 +3,9 @@
 A segment file is one header block followed by records without gaps, then zeros up to its end. The fields of both are
 listed in docs/reference/storage.md, 'Bytes of a segment'; docs/explanation/storage.md has the reasons.
 
-A *group* holds the entries of one write, or a part of them: its payload is the bytes of the entries as the leader
-encoded them (`entry_data.encode_group`). So a follower writes the received bytes, with one checksum per group. A *cut*
-is a record without payload after a group whose later part was truncated. It contains the first removed index.
+A *group* has the entries of one write, or a part of them. Its payload is their bytes as the leader encoded them
+(`entry_data.encode_group`). So a follower writes the received bytes, with one checksum per group. A *cut* is a record
+without payload after a group whose later part was truncated. It contains the first removed index.
 
 Entries up to `durable` were durable. Recovery refuses damage to them as rot, and does not cut it off as a torn tail.
 

@@ -13,7 +13,7 @@ truncation noted in the hard state file is finished first. If the log lacks the 
 snapshot has replaced the log: the interrupted installation is finished.
 
 The repairs may be interrupted by the next crash, and recovery starts over. The newest records without proof are written
-again and synced: after a killed process or a failed sync, they may exist only in the page cache. For the same reason,
+again and synced. After a killed process or a failed sync, they may exist only in the page cache. For the same reason,
 names and erased bytes are synced again. At last the hard state file declares everything found durable.
 """
 

@@ -1,17 +1,17 @@
 """The format of a snapshot on disk and between servers: the image.
 
-    preface   4  CRC-32C of the rest up to the configuration's end
-              8  magic "GFSNAPSH"
-              2  version
-              8  last included index
-              8  last included term
-              4  length of the configuration, then its bytes
-    block     4  CRC-32C of the length and the data
-              4  length, then that many bytes of the state machine          as many blocks as needed
-    trailer   4  CRC-32C of the rest
-              4  zero: no block has this length
-              8  size of the image, the trailer included
-              4  CRC-32C of everything before the trailer
+    preface   4   CRC-32C of the rest up to the configuration's end
+              8   magic "GFSNAPSH"
+              2   version
+              8   last included index
+              8   last included term
+              4   length of the configuration, then its bytes
+    block     4   CRC-32C of the length and the data
+              4   length, then that many bytes of the state machine         as many blocks as needed
+    trailer   4   CRC-32C of the rest
+              4   zero: no block has this length
+              8   size of the image, the trailer included
+              4   CRC-32C of everything before the trailer
 
 Each block has a checksum. The trailer has the size and checksum of the whole image: only they detect a missing or
 repeated block. The preface has the last included index and term, and the configuration in force there (Raft section 7).

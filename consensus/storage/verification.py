@@ -5,8 +5,9 @@ It holds a shared lock only for a moment, to see whether a process owns the dire
     hard state ──▶ snapshots ──▶ segments, record by record    each part is checked if the parts before it could be read
 
 If the directory is *stopped* (no process uses it), the result is final: the next start would have the same findings. A
-*live* one belongs to a running process: a write during the check may seem torn, and a file that a compaction removes
-may seem missing. So in a live directory, reported damage is only a suspicion, but a part reported as sound is sound.
+*live* directory belongs to a running process. A write during the check may seem torn, and a file that a compaction
+removes may seem missing. So in a live directory, reported damage is only a suspicion, but a part reported as sound is
+sound.
 """
 
 import fcntl

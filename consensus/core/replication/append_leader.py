@@ -1,8 +1,8 @@
 """A leader that sends entries: AppendEntries with entries, or empty as heartbeats (Raft sections 5.2, 5.3).
 
-`_replicate` sends as much as the state, the window and the follower's place in the log allow, in batches limited by
-count and bytes. Entries that left the tail are read back first; one read per follower at a time. Appends never wait for
-the leader's own disk. The commit index travels with every append; an idle follower soon gets it in a heartbeat.
+`_replicate` sends all entries that the follower's state, window and place in the log allow, in batches limited by count
+and bytes. Entries that left the tail are read back first; one read per follower at a time. Appends never wait for the
+leader's own disk. The commit index travels with every append; an idle follower soon gets it in a heartbeat.
 
 *One request at a time.* If the protocol permits only one open request per follower, heartbeats and chunks of a snapshot
 count as requests. Each request waits for the previous reply, or until that reply is overdue. The transport repeats an
@@ -84,8 +84,8 @@ class AppendLeader:
     def expire(self) -> None:
         """Retry and send heartbeats as they are due.
 
-        If one heartbeat is due and may be sent, others that are almost due are sent, too: otherwise each follower would
-        have its own times, and the leader a timer for each of them.
+        If one heartbeat is due and allowed, the leader also sends heartbeats with a slightly later due time. Otherwise
+        each follower would have separate times and a separate timer.
         """
         followers, early_ms = self._followers.values(), 0
         for progress in followers:
@@ -394,7 +394,7 @@ class AppendLeader:
         return self._one_at_a_time or progress.state is not ProgressState.UNREACHABLE
 
     def _place_to_probe(self, progress: Progress) -> Index:
-        """Return the index from which to probe the log of an unresponsive follower."""
+        """Return the first index to probe in the log of an unresponsive follower."""
         from_the_end = self._replica.features.probes_from_the_end
         return (self._replica.log.last_index if from_the_end else progress.match) + 1
 

@@ -2,8 +2,8 @@
 
     sender of the request       action of this server
     leader of an older term     refuse the request with our term; nothing changes
-    outside leader, later term  refuse and count it, during contact with a leader (`ServerRole.refuses_outsider`)
-    leader of a term far ahead  refuse and count it; our term rises by one step (`Replica.adopt_term`)
+    outsider, later term        refuse and count it, during contact with a leader (`ServerRole.refuses_outsider`)
+    leader, term far ahead      refuse and count it; our term rises by one step (`Replica.adopt_term`)
     second leader of our term   refuse and count it: a term has one leader, so one of the two is wrong
     other leader                adopt its term, follow it, restart the timer, and process the request
 

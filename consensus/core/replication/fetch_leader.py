@@ -1,15 +1,15 @@
 """A leader with followers that fetch: it replies to their fetches, and announces its term (KIP-595).
 
-    fetch ──▶ does its position lie in our log? ──no──▶ diverging: the newest place where both logs may agree
+    fetch ──▶ does its position lie in our log? ──no──▶ diverging: the newest place of possible agreement
                  │ yes: the replica holds everything up to it durably, which is its acknowledgment
                  ▼
               entries after it ──▶ reply        none ──▶ parked until an append, a new commit index, or its time is up
 
-A new commit index waits for entries for `commit_notice_ms`. A reply with only the index costs as much as a reply with
-the next entry, and would often be sent just before that entry arrives.
+A new commit index waits for entries for `commit_notice_ms`. A reply with only the index has the cost of a reply with
+the next entry. It would often precede that entry by a moment.
 
 The next fetch is the only acknowledgment of the last reply. A follower without a fetch for `check_quorum_ms` does not
-count for check-quorum, so a leader whose followers all stop fetching resigns (the KIP's leader progress timeout). A new
+count for check-quorum. So a leader resigns if all followers stop fetching (the KIP's leader progress timeout). A new
 leader announces itself to the voters (BeginQuorumEpoch, repeated until a voter replies or fetches). A leader that
 resigns by choice sends EndQuorumEpoch, which lists its successors, so that the election need not wait.
 
@@ -247,10 +247,10 @@ class FetchLeader:
         self._reply(fetch)
 
     def _turn_back(self, fetch: Fetch) -> None:
-        """Reply to a replica whose log is not a part of ours: the place of possible agreement, or our snapshot.
+        """Reply to a replica whose log differs: with the place of possible agreement, or with our snapshot.
 
-        Its acknowledgments do not count until its next matching fetch: it may have lost those entries, and the place of
-        possible agreement does not prove otherwise. If the fetch was only late, the next fetch sets `match` again.
+        Its acknowledgments do not count until its next matching fetch, because it may have lost those entries. If the
+        fetch was only late, the next fetch sets `match` again.
         """
         log = self._replica.log
         agreement = log.divergence(fetch.position)

@@ -12,7 +12,7 @@ possible agreement. If the leader compacted the entries, chunks of its snapshot 
 installed. The commit index becomes the leader's, up to the end of our log, which is now part of the leader's.
 
 A request with another cluster id is refused. This process halts only if an elected leader of another cluster refuses
-our fetch or announces itself: otherwise one misconfigured server could stop a healthy majority. An unknown id is not
+our fetch or announces itself. Otherwise one misconfigured server could stop a healthy majority. An unknown id is not
 compared.
 
 A redirect restarts the follower's timer once. The follower refuses candidates only after contact with the leader
@@ -176,8 +176,8 @@ class FetchReceiver:
             foreign = RefusalReason.NOT_LEADER if leader is None else RefusalReason.FOREIGN_CLUSTER
             self._refuse(fetch.replica, fetch, foreign)
         elif fetch.term > replica.term:
-            # Only a voter's higher term is adopted. Otherwise another server, such as a removed one that campaigns in
-            # vain, would depose leader after leader.
+            # Only a voter's higher term is adopted. Otherwise another server, such as a removed server that campaigns
+            # in vain, would depose leader after leader.
             if fetch.replica in replica.voters:
                 self._role.check_term(fetch.term)
             self._refuse(fetch.replica, fetch, RefusalReason.NEWER_TERM)

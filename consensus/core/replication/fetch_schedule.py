@@ -3,8 +3,8 @@
     leader known      fetch from it; after the reply (entries, a commit index, or nothing after a while) fetch again
     leader unknown    query the voters in random order until one of them names the leader
     no reply          fetch again; a late reply is still taken
-    disk is writing   a fetch acknowledges its position as durable, so the next one waits; if that lasts, a fetch from
-                      the durable end shows the leader that this server is alive
+    disk is writing   the next fetch waits, because it acknowledges its position as durable. During a long wait, a fetch
+                      from the durable end shows the leader that this server is alive
 
 A reply is valid only for the requested position: a late report of divergence could truncate entries committed since
 then. So each request is stored under its correlation, and `fetch_receiver` drops a reply whose position is not the end
@@ -13,7 +13,7 @@ previous one is durable; entries follow when the snapshot is installed (`snapsho
 
 *Size of a request.* The size is halved when a reply is overdue, and doubled when a reply of at least half the size
 comes soon. So on any link a fetch takes only a part of the timeout. The bytes of a larger batch are reported as they
-arrive (`AnswerArriving`). Until the reply is complete they count as contact, the fetch is not repeated, and a fetch of
+arrive (`AnswerArriving`). Until the reply is complete they count as contact, and the fetch is not repeated. A fetch of
 zero bytes shows the leader that this follower is alive.
 
 One fetch is under way at a time. After a reply without a change the next fetch waits for its time. Otherwise follower
@@ -63,7 +63,7 @@ class FetchSchedule:
 
     @property
     def deadline(self) -> Milliseconds | None:
-        """Return the time when `maybe_fetch` may have work; None if there is no server to fetch from."""
+        """Return the time when `maybe_fetch` may have work; None without a server to fetch from."""
         if self._waiting is not None:
             overdue_ms = self._waiting.overdue_ms
             return min(overdue_ms, self._keep_alive_ms) if self._is_arriving else overdue_ms

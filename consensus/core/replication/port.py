@@ -22,7 +22,7 @@ class Replication(Protocol):
 
     @property
     def deadline(self) -> Milliseconds | None:
-        """Return the time at which `expire` has work; an earlier time goes to `ProgressTracker.wake_by`."""
+        """Return the time of the next work of `expire`; an earlier time goes to `ProgressTracker.wake_by`."""
 
     def begin(self) -> None:
         """Announce leadership, after the first entry of the term."""

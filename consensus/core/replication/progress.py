@@ -16,8 +16,8 @@ first requests are small. Otherwise a large request has a longer timeout while i
 must be able to carry its bytes.
 
 *Commitment.* Only `acknowledge` and `own_disk_caught_up` commit, for either strategy. An index commits when a majority
-of voters holds it durably *and* its entry is of the leader's own term (Raft section 5.4.2). Entries of older terms
-commit with it, and are never counted themselves.
+of voters holds it durably *and* its entry has the leader's own term (Raft section 5.4.2). Entries of older terms commit
+with it, and are never counted themselves.
 """
 
 from dataclasses import dataclass, field
@@ -60,7 +60,7 @@ class SentAppend:
     round_number: int = 0
     """The number of the newest `confirm` round at the time of sending."""
     transfer_ms: Milliseconds = 0
-    """Time that the slowest link needs for all entries under way, including those of this request."""
+    """Time that the slowest link needs for all entries under way, including the entries of this request."""
     size_bytes: int = 0
     """Size of its entries; 0 after its connection is lost."""
 
@@ -79,7 +79,7 @@ class Progress:
     advanced_ms: Milliseconds = 0
     """Time of the follower's last progress: `match` rose, or the follower stored a chunk of a snapshot."""
     has_replied: bool = False
-    """True if the follower has sent a message in this term; until then `contact_ms` is the time at which it became a
+    """True if the follower has sent a message in this term; until then `contact_ms` is the time when it became a
     follower."""
     match: Index = 0
     round_number: int = 0
@@ -87,7 +87,7 @@ class Progress:
     requested_round: int = 0
     """The newest round with a message to the follower."""
     caught_up_ms: Milliseconds | None = None
-    """Time at which the follower last held our whole log, according to its replies (KIP-595: lastCaughtUpTimestamp)."""
+    """Last time when the follower held our whole log, according to its replies (KIP-595: lastCaughtUpTimestamp)."""
     end_at_answer: tuple[Index, Milliseconds] | None = None
     """End of our log at the follower's last report of progress, and the time of the report."""
     state: ProgressState = ProgressState.PROBING
@@ -110,7 +110,7 @@ class Progress:
     transfer: OutgoingSnapshot | None = None
 
     fetched: tuple[Index, int] = (0, 0)
-    """Progress of fetching a snapshot: its last index, and the offset up to which the follower holds its bytes."""
+    """Progress of fetching a snapshot: its last index, and the number of its first bytes that the follower has."""
     announced_ms: Milliseconds | None = None
     """Time of the last announcement of the leader to this server, until the server follows."""
     queried_ms: Milliseconds | None = None

@@ -8,9 +8,9 @@ call on the socket may consume the descriptor's wake-up, and only `ZMQ_EVENTS` s
 `ZMQ_EVENTS` last before it waits. Each other call (send, connect, …) reads it as well, and wakes the task if a message
 is readable. Only one task reads a socket.
 
-*Bounds.* If a frame is larger than `max_message_bytes`, libzmq refuses it and closes the connection on which it
-arrived. A message with more frames or bytes than the options permit is dropped and counted. After `SLICE_FRAMES` frames
-other tasks have their turn. libzmq itself limits neither the frames of a message nor the number of connections.
+*Bounds.* If a frame is larger than `max_message_bytes`, libzmq refuses it and closes its connection. A message with
+more frames or bytes than the options permit is dropped and counted. After `SLICE_FRAMES` frames other tasks have their
+turn. libzmq itself limits neither the frames of a message nor the number of connections.
 
 *Keys.* A CURVE server queries a handler in the same context for each key (ZAP, RFC 27). `ZapAuthenticator` is that
 handler: a REP socket, read in the same trio run and not in a thread. So the list of keys cannot change while it is
@@ -90,7 +90,7 @@ class SocketOptions(Struct, frozen=True):
     reconnect_max_ms: int = 0
     """The interval doubles up to this; 0: it stays the same."""
     connect_ms: int = 5_000
-    """Timeout of an attempt to connect, which is then repeated."""
+    """Timeout of an attempt to connect; then the attempt is repeated."""
     handshake_ms: int = 5_000
     """A connection whose handshake takes longer is closed."""
     unacknowledged_ms: int = 10_000

@@ -255,7 +255,7 @@ async def read_barrier_anywhere(
 ) -> Index:
     """Wait until `server` has applied everything acknowledged before the call; return the applied index.
 
-    `client` queries the other servers and must be running; None: there are no others. Raises `NotLeaderError` if no
+    `client` queries the other servers and must be running; None without other servers. Raises `NotLeaderError` if no
     leader replied in time, `ServerBusyError`, or `ServerStoppedError`.
     """
     deadline_s = trio.current_time() + patience_s

@@ -67,7 +67,7 @@ class ClientRequests:
         return cancel
 
     def read_index(self, on_reply: OnReply) -> Cancel:
-        """Request the index up to which a log must be applied to show every earlier acknowledged entry."""
+        """Request the read index: a state at this index includes every entry acknowledged before."""
         server = self._server
         try:
             number = server.request_read(lambda found: on_reply(self._read_answer(found)))

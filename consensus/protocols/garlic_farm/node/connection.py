@@ -7,7 +7,7 @@ because otherwise one slow disk write would delay every later heartbeat. While t
 read, and TCP slows the sender down. Handlers are called in order, so appends reach the core in the leader's order.
 Replies come by callback: a task for each request would cost more than the request.
 
-`receive_budget` counts the bytes held for a connection. A server's connection waits for room for its next large
+`receive_budget` counts the bytes of a connection in memory. A server's connection waits for room for its next large
 request. If all clients together hold too much, a client's connection is closed. A request must be complete within a
 time that grows with its announced size. A limit on pauses between bytes would not detect a peer that sends one byte
 every few seconds. One deadline for each connection limits the replies: the deadline of its oldest request.
@@ -112,7 +112,7 @@ class RequestHandler(Protocol):
     """Serves the requests of all connections, each by one call of a callback, immediately or later."""
 
     def request(self, sender: ServerId, request: core.Request, on_reply: Callable[[core.Reply | None], None]) -> Cancel:
-        """Pass the request to the core; `on_reply` gets None if there is no reply. May raise `GarlicFarmError` instead.
+        """Pass the request to the core; `on_reply(None)` reports a lost reply. May raise `GarlicFarmError`.
 
         `request.correlation` is from `next_call`.
         """
@@ -301,7 +301,7 @@ class ServerConnection:
         return True
 
     async def _make_room(self) -> None:
-        """Make room for a request that has begun, before the rest of it is read."""
+        """Make room for a request that has begun, before the remaining bytes are read."""
         size = self._reader.announced_bytes
         if not self._is_server:
             while self._unanswered_bytes + size > _UNANSWERED_BYTES_MAX and self._slots:

@@ -58,11 +58,11 @@ class JoiningPeer(Struct, eq=False):
     trusting: bool = False
     """True if the peer belongs to another implementation and stores packs without a comparison with its log."""
     _expected: Index | None = None
-    """The next index after the requests under way. While it is None, a peer without extensions does not get appends."""
+    """The next index after the requests under way. Without it, a peer without extensions does not get appends."""
     _confirmed_end: Index = 1
     """The index after the last entry that the peer has confirmed."""
     _is_log_from_leader: bool = False
-    """True if the peer's whole log is known to come from this leader."""
+    """True if the peer's whole log certainly originates from this leader."""
     _packing: bool = True
     """True while the next entries still go as packs."""
     _packed_entries: int = 0

@@ -54,7 +54,7 @@ class LinkOptions(Struct, frozen=True):
     """Times and bounds of the outgoing links."""
 
     reply_timeout_s: float = 2.0
-    """Time without a reply after which a connection counts as dead: several heartbeats."""
+    """Time without a reply until a connection counts as dead: several heartbeats."""
     backoff_first_s: float = 0.05
     backoff_longest_s: float = 1.0
     unsent_lifetime_s: float = 0.5

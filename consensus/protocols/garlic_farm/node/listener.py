@@ -291,7 +291,7 @@ class GarlicFarmServer:
             # For the kernel, all connections come from the router.
             await self.serve(transport, I2P_ROUTER, i2p_channel(name))
 
-        # The peer at the far end of the router may be slow: its first byte may take as long as a handshake.
+        # The peer at the far end of the router may be slow: its first byte may take the time of a handshake.
         options = replace(
             self._accepting,
             unknown_per_source_max=self._accepting.unknown_max,

@@ -3,7 +3,7 @@
     encode_pack   an append with entries for a joining peer ──▶ SyncLogRequest, one log pack
     encode        any other request                         ──▶ its own message (`mapping`)
 
-A group of commands goes out in the core's bytes. Bytes of other entries are made here, and those of the last append are
+A group of commands goes out in the core's bytes. Bytes of other entries are made here. The bytes of the last append are
 kept, since followers mostly get the same entries. Equal entries from the same index on have equal logs before them
 (Raft section 5.3), so no other comparison is necessary.
 """

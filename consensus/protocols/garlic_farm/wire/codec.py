@@ -1,7 +1,7 @@
 """Messages as bytes, and a reader that finds them in a stream.
 
-    request = type 1 │ source 4 │ destination 4 │ term 8 │ last log term 8 │ last log index 8 │ commit index 8 │
-              log size 4 │ log entries                                                         (45 bytes and the log)
+    request = type 1 │ source 4 │ destination 4 │ term 8 │ last log term 8 │ last log index 8
+              │ commit index 8 │ log size 4 │ log entries                                        (45 bytes and the log)
     reply   = type 1 │ source 4 │ destination 4 │ term 8 │ next index 8 │ accepted 1           (26 bytes)
 
 A connection carries requests in one direction and replies in the other, so a reader expects one of the two. A message

@@ -2,7 +2,7 @@
 
     configuration = log index 8 │ last log index 8 │ server …, until the value ends
     server        = id 4 │ length 4 │ endpoint (UTF-8)
-    extended      = mark 8 │ log index 8 │ last log index 8 │ count 4 │ server … │ count 4 │ old … │ count 4 │ learner …
+    extended      = mark 8 │ log index 8 │ last log index 8 │ servers │ old │ learners (each: count 4 │ server …)
 
 The extended form is our extension of I2P proposal 150. It carries joint configurations and learners between servers
 that support it. It begins with a mark in place of the log index. A log cannot have this index, so a server without the

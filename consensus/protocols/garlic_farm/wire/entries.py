@@ -2,9 +2,9 @@
 
     entry = term 8 │ value type 1 │ size 4 │ value
 
-For an application this is exactly the form in which the core and the journal keep entries (`entry_data.encode_group`):
-received entries are stored unchanged. A decoder must use every byte of a value. A request carries one log pack at most:
-each may inflate to `MessageLimits.inflated_bytes`, and a request has room for hundreds. A snapshot chunk is
+For an application, the core and the journal keep entries in the same form (`entry_data.encode_group`): received entries
+are stored unchanged. A decoder must use every byte of a value. A request carries one log pack at most: each may inflate
+to `MessageLimits.inflated_bytes`, and a request has room for hundreds. A snapshot chunk is
 
     last index 8 │ last term 8 │ length 4 │ configuration │ offset 8 │ length 4 │ data │ done 1
 """

@@ -29,7 +29,7 @@ class Fault(CountedReason):
     UNPROVEN = "unproven", "proofs of identity that are missing or invalid"
     UNKNOWN_IDENTITY = (
         "unknown-identity",
-        "identities that were not admitted under their Raft id, or whose admission expired",
+        "identities without an admission under their Raft id, or with an expired one",
     )
     EXPELLED = "expelled", "retired or evicted identities, and removed servers"
     WRONG_CERTIFICATE = (

@@ -1,8 +1,8 @@
 """Limits on the data in memory that a peer can cause, and the ranges of the integers on this wire.
 
 The document calls all integers unsigned. The existing implementations are in Java: their ids are signed 32-bit integers
-(an unknown leader is -1), their terms and indexes signed 64-bit integers. Values that such a peer would read as
-negative are refused, in both directions, so that no server ever holds a term that another cannot hold.
+(an unknown leader is -1), their terms and indexes signed 64-bit integers. Such a peer would read high values as
+negative. Both directions refuse these values, so that every server can store each term.
 """
 
 from msgspec import Struct
@@ -19,8 +19,8 @@ LONG_MAX = 2**63 - 1
 class MessageLimits(Struct, frozen=True):
     """Bounds of decoding and encoding.
 
-    Everything that a server of this protocol accepts must fit the wire, or a leader could accept an entry that it can
-    never replicate. The journal has room for more: the heads of other protocols' commands.
+    Each entry that a server of this protocol accepts must fit the wire. Otherwise a leader could accept an entry and
+    never replicate it. The journal has room for more: the heads of other protocols' commands.
     """
 
     log_bytes: int = GARLIC_FARM.max_command_bytes + 2 * 2**20

@@ -144,7 +144,7 @@ class TransferVoteRequest(Request, frozen=True):
 
 
 class ReadIndexRequest(Request, frozen=True):
-    """A client's query for the index up to which a log must be applied to show every earlier acknowledged entry."""
+    """A client's request for the read index: a state at this index includes every entry acknowledged before."""
 
 
 class RequestVoteResponse(Reply, frozen=True):

@@ -1,4 +1,4 @@
-"""The interface through which a handshake checks that a proven key may have the Raft id that it claims.
+"""The handshake's interface to check that a proven key may have the Raft id that it claims.
 
     handshake ── Claim(id, role, key, admissions) ──▶ PeerDirectory ──▶ None (it may) │ Refusal(fault, sentence)
 
@@ -117,7 +117,7 @@ class ListedPeers:
         return ()
 
     def judge(self, claim: Claim) -> Refusal | None:
-        """Return None if the claim has no id, or the list has this key for the claimed id; else a refusal."""
+        """Return None if the claim lacks an id, or the list has this key for the claimed id; else a refusal."""
         if claim.server_id is None or self._keys.get(claim.server_id) == claim.public_key:
             return None
         return Refusal(

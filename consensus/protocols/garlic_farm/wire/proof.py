@@ -10,12 +10,12 @@ attacker that relays a challenge has another certificate or name, so the relayed
 also invalid, because a nonce with its count is accepted only once.
 
     signed = "garlic farm handshake 1" 0 │ then each field: length 2 │ bytes
-             direction, role, own id, the other's id, cluster id, server nonce, client nonce, nc, channel,
+    fields   direction, role, own id, the other's id, cluster id, server nonce, client nonce, nc, channel,
              offered extensions, chosen extension, lease, SHA-256 of the introductions
 
 Ids are decimal. A missing value is an empty field. Introductions are hashed joined by commas. Admissions are not signed
-here: each has the signature of the admitting member. Python's `ssl` can neither check a client's certificate by a
-function nor export keying material, so this signature is separate from TLS; it also works without TLS.
+here: each has the signature of the admitting member. This signature is separate from TLS, because Python's `ssl` cannot
+check a client's certificate by a function or export keying material. It also works without TLS.
 """
 
 import base64

@@ -4,7 +4,7 @@
     connect        CONNECT name.b32.i2p:7669, and then the handshake as without a proxy
 
 A proxy that requires a password replies with 407. We begin without a password, since Basic reveals the password to any
-proxy, and answer the challenge: with Digest if the proxy offers it, else with Basic. A proxy's challenge is stored, so
+proxy. We answer the challenge with Digest if the proxy offers it, else with Basic. A proxy's challenge is stored, so
 that later connections begin with the answer. All of this is between us and the proxy. The proxy does not see the
 password of the farm. In the farm's handshake, Digest's `uri` is the path in both modes, so a proxy that rewrites the
 request line does not invalidate the answer.

@@ -6,16 +6,16 @@
     server ──▶ 101, and the same connection carries Raft's messages; or 401 again; or 403: the identity is refused
 
 After the 101 the stream is Raft's, not WebSocket frames. The client sends our own headers in request 2, and the server
-only to clients with the password: `X-Garlic-Cluster` (the cluster id; the reply to a mismatch is 409),
-`X-Garlic-Server` (the sender's Raft id), `X-Garlic-Proof` (a signature by the sender's identity, see `proof`), and,
-with leases, `X-Garlic-Lease` (the promised milliseconds of refusing candidates). `X-Garlic-Peer` in the request is the
+only to clients with the password. `X-Garlic-Cluster` is the cluster id; the reply to a mismatch is 409.
+`X-Garlic-Server` is the sender's Raft id. `X-Garlic-Proof` is a signature by the sender's identity (`proof`). With
+leases, `X-Garlic-Lease` has the promised milliseconds of refusing candidates. `X-Garlic-Peer` in the request is the
 Raft id of the intended server. The reply to an id without a proof is 403, with the kind of the refusal in
 `X-Garlic-Refusal`. `X-Garlic-Admission` proves the sender's identity to a side whose log lacks it, nearest first.
-`X-Garlic-Introduction` carries introductions of the layer above, the sender's own first, if servers lack another way
-to discover each other. Both are opaque here.
+`X-Garlic-Introduction` carries introductions of the layer above, the sender's own first, if servers lack another way to
+discover each other. Both are opaque here.
 
-`Sec-WebSocket-Protocol` negotiates extensions: the client offers names in order of preference, the server selects one
-(RFC 6455 allows no more), and a name represents a set of extensions. A server of another implementation selects none
+`Sec-WebSocket-Protocol` negotiates extensions: the client offers names in order of preference, and the server selects
+one (RFC 6455 allows no more). A name represents a set of extensions. A server of another implementation selects none
 and gets only the seventeen messages of the document.
 """
 
@@ -70,7 +70,7 @@ _SERVER_ID = re.compile(r"[1-9][0-9]{0,9}")
 
 
 class Extension(Enum):
-    """Extensions of our own servers, beyond the document."""
+    """Extensions of this project, beyond the document."""
 
     PRE_VOTE = "pre-vote"
     TRANSFER = "transfer"

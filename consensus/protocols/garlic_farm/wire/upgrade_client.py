@@ -7,8 +7,8 @@ A challenge is kept in a `Session`, which outlives the connection: later connect
 request 2. A `stale` reply replaces the nonce, and the next connection uses the new one. Any other refusal of request 2
 raises `GarlicFarmError`, with a text for the operator.
 
-Request 2 carries the proof of the caller's identity, and the 101 the proof of the server's identity, which is checked
-before any other field is accepted. A server without a proof of the expected identity is refused. A caller without a
+Request 2 carries the proof of the caller's identity. The 101 carries the proof of the server's identity, and the caller
+checks it before any other field. A server without a proof of the expected identity is refused. A caller without a
 directory of identities is a client that shows the password alone and identifies the server by its certificate.
 """
 
@@ -44,7 +44,7 @@ from consensus.protocols.garlic_farm.wire.upgrade import (
 )
 
 CACHE_MS = 100 * 60 * 1000
-"""Time for which a challenge is reused: more than the hour that the document requires, less than a nonce lives."""
+"""Period of use of a challenge: more than the hour that the document requires, less than a nonce is valid."""
 
 _SWITCHING, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT = 101, 401, 403, 404, 409
 _SERVER_ERRORS = 500

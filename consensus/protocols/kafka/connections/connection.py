@@ -129,11 +129,11 @@ class KafkaConnection:
         version: int | None = None,
         arriving: Arriving = not_reported,
     ) -> None:
-        """Send a request immediately. `wait_ms` is the time for which the request permits the server to wait.
+        """Send a request immediately. The request permits the server to wait for `wait_ms`.
 
         `on_reply` is called once, later, and `arriving` when parts of the reply come before. Raises
-        `KafkaConnectionError` if the connection has ended, if too many requests wait on it, or if the server does not
-        have a version of this API. Raises `KafkaWireError` for a message without a form in any version.
+        `KafkaConnectionError` if the connection has ended, has too many waiting requests, or lacks a common version of
+        this API. Raises `KafkaWireError` for a message without a form in any version.
         """
         if self.ended is not None:
             raise KafkaConnectionError(f"the connection to {self.peer} is over: {self.ended}")

@@ -8,7 +8,7 @@ the event loop. A commit in a quorum of three is a chain of five messages. trio'
 the chain would wait for a dozen useless turns. So a socket, plain or with TLS, is a `DirectStream`. Any other stream,
 such as one in memory, is used through trio's interface.
 
-The length comes from the other side and does not cause an allocation: it is compared with the limit, and the buffer
+The length comes from the other side and does not cause an allocation. It is compared with the limit, and the buffer
 grows with the arriving bytes.
 """
 

@@ -6,7 +6,7 @@
 *In order, one at a time.* The next request of a connection is read after the reply to the previous one. Clients expect
 responses in the order of their requests. And a fast client fills its own socket instead of this process's memory. The
 consequence is that a waiting fetch delays later requests on its connection. Only commits of offsets and heartbeats
-overlap (`look_ahead`), since a commit may be held for longer than in Kafka.
+overlap (`look_ahead`), since a commit may wait longer than in Kafka.
 
 *Limits* are listed in docs/reference/kafka.md, unsupported requests in its section 'APIs'. All incomplete frames share
 one budget of bytes (`net.receive_budget`), and all untaken replies share another. Each connection has one deadline,
@@ -58,7 +58,7 @@ _FIRST_HANDSHAKE_WITH_AUTHENTICATE: Final = 1
 After version 0, clients send messages without a header, which this listener does not read.
 """
 _TOLERANCE: Final = 0.02
-"""Fraction by which a deadline may be too early."""
+"""Permitted error of an early deadline, as a fraction."""
 _MAX_FRAME_BYTES_BEFORE_LOGIN: Final = 64 * 1024
 _CLOSE_OF: Final[Mapping[CloseReason, ListenerClose]] = {
     CloseReason.CROWDED: ListenerClose.CROWDED,
@@ -361,7 +361,7 @@ class KafkaListener:
         if session.must_login:
             return
         deadline_s = trio.current_time() + within_s
-        # A change of the deadline would cost more than the rest of this function. So in steady traffic the old deadline
+        # A change of the deadline would cost more than all else in this function. So in steady traffic the old deadline
         # stays, which is slightly too early.
         if abs(session.scope.deadline - deadline_s) > within_s * _TOLERANCE:
             session.scope.deadline = deadline_s

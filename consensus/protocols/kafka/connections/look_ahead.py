@@ -5,8 +5,8 @@
     Fetch        ─▶ waits until all earlier replies are sent    (the listener: it does not overlap)
 
 A broker of Kafka reads the next request of a connection after the reply to the previous one, and serves an OffsetCommit
-within milliseconds. Here commits of a group may share one entry. So a commit may be held for a second, or for a tenth
-of a session shorter than 10 s. Without overlapping, ten commits that a client sends without waiting would be held in
+within milliseconds. Here commits of a group may share one entry. So a commit may wait for a second, or for a tenth of a
+session shorter than 10 s. Without overlapping, ten commits that a client sends without waiting would be held in
 sequence and could not share an entry. In a session of 10 s or less, later heartbeats would get their replies after the
 end of the session.
 

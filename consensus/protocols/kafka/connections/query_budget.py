@@ -3,10 +3,10 @@
     query ─▶ reply ─▶ `charge`: its time, nine times as long a pause ─▶ the next request is read after the pause
                           └─ the log has not grown for a second: nothing is charged
 
-Queries and commits use the same event loop and disk, so a client that scans the log or repeats DescribeQuorum delays
-the commits of other clients. Its connection gets about a tenth of the time. It gets more if its queries are so long
-that `MAX_PAUSE_S` cuts their pauses. The first `BURST_S` of pauses is free, so a client with rare queries does not
-wait. On an idle log a scan does not pause.
+Queries and commits use the same event loop and disk. So a client that scans the log or repeats DescribeQuorum delays
+other clients' commits. Its connection gets about a tenth of the time. It gets more if `MAX_PAUSE_S` cuts the pauses of
+its long queries. The first `BURST_S` of pauses is free, so a client with rare queries does not wait. On an idle log a
+scan does not pause.
 
 Like a Kafka broker (KIP-219), the listener sends the reply before the pause. The budget counts elapsed time, not
 processor time, so queries become rarer on a busy machine.
@@ -23,7 +23,7 @@ REQUEST_S: Final = 0.0005
 BURST_S: Final = 0.25
 MAX_PAUSE_S: Final = 1.0
 GROWS_S: Final = 1.0
-"""Time after a commit for which the log counts as growing."""
+"""Time from a commit until the log does not count as growing any more."""
 
 
 class QueryBudget:
@@ -33,7 +33,7 @@ class QueryBudget:
         self._high_watermark = -1
         self._grew_s = -inf
         self._used_until_s = -inf
-        """Time until which the queries so far have used up the connection's share."""
+        """End of the time that the queries so far have taken from the connection's share."""
 
     def charge(self, began_s: float, high_watermark: int) -> None:
         """Count a query that began at `began_s`; `high_watermark` is the present one of the log."""

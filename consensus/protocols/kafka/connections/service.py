@@ -2,8 +2,8 @@
 
     listener ──frame──▶ codec ──message──▶ Service of that API ──message──▶ codec ──frame──▶ listener
 
-A listener merges its services: the quorum's (Vote, Fetch of replicas, …), the administrators' (DescribeQuorum,
-AddRaftVoter, …) and the clients' (Metadata, Fetch of consumers, Produce, groups). ApiVersions, SASL and the framing
+A listener merges its services. The quorum uses Vote, Fetch of replicas and others; administrators use DescribeQuorum,
+AddRaftVoter and others. Clients use Metadata, Fetch of consumers, Produce and groups. ApiVersions, SASL and the framing
 belong to the listener. Requests of one connection are served in order, as in Kafka; so a waiting fetch delays only
 later requests on its connection. If an API holds its replies for longer than Kafka, its requests overlap.
 

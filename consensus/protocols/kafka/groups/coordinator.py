@@ -133,7 +133,7 @@ class GroupCoordinator:
     def refusal_to(self, group_id: str, principal: str | None) -> ErrorCode:
         """Return the reason to refuse a request about this group, or NONE.
 
-        The reasons are those of `refusal`, and that the group belongs to another user. Another user could otherwise
+        The reason may come from `refusal`, or be that the group belongs to another user. Another user could otherwise
         take the partition from the members, remove them, or move the group's position.
         """
         error, offsets = self.refusal(), self._topic.groups()

@@ -12,8 +12,8 @@ This is the classic protocol, not the protocol of KIP-848. The APIs are served i
 have a separate connection for their coordinator, so fetching continues. A waiting member counts as alive.
 
 *A commit is held* so that one entry serves several commits of its group. Replies leave in order, so the reply to a
-heartbeat waits for the replies to earlier commits. So commits and heartbeats of a connection overlap, and a commit is
-held for at most a tenth of its group's session. A client without a session may wait longer
+heartbeat waits for the replies to earlier commits. So commits and heartbeats of a connection overlap, and a commit
+waits for at most a tenth of its group's session. A client without a session may wait longer
 (`GroupOptions.max_hold_ms`).
 
 *Offsets are acknowledged when their entries are committed.* A client without a group (`assign`) may commit offsets
@@ -333,7 +333,7 @@ class GroupService(Service):
         )
 
     async def list_groups(self, request: groups.ListGroupsRequest, caller: Caller) -> groups.ListGroupsResponse:
-        """Return the groups that this server coordinates: those with members, and those with only offsets.
+        """Return the groups that this server coordinates: groups with members, and groups with only offsets.
 
         Clients send this to every broker and merge the lists, and most of them fail if one broker returns an error. So
         a server that does not coordinate returns an empty list, as in Kafka. A coordinator that is not ready yet is an

@@ -8,7 +8,7 @@ its end, so the bytes are kept in wire form. They are kept by batch and not by r
 same offset and the same limit.
 
 The cache holds only batches below the high watermark: they never change. The least recently read one is dropped first.
-Batches do not overlap: a larger batch replaces the ones that it covers, such as small batches from the growing end of
+Batches do not overlap: a larger batch replaces all batches in its range, such as small batches from the growing end of
 the log.
 """
 

@@ -1,6 +1,6 @@
 """The ends of terms in a replicated log, for consumers that check for a truncated log.
 
-    terms    1 1 1 | 2 2 | 4 4 4 … final         end of 1: 3   end of 2 and of 3: 5   end of 4: not known yet
+    terms    1 1 1 | 2 2 | 4 4 4 … final         end of 1: 3   of 2 and 3: 5   of 4: unknown
     offsets  0 1 2   3 4   5 6 7
 
 A *final* entry is committed and, in a topic that ends at the applied index, also applied. A term ends at the first

@@ -2,7 +2,7 @@
 
     Produce ─▶ allowed? ─▶ one whole batch, valid CRC, no transaction ─▶ ServedTopic.append ─▶ committed ─▶ base offset
 
-A batch gets its reply when its records are committed, for any `acks` except 0: a Raft leader does not have a weaker
+A batch gets its reply when its records are committed, for any `acks` except 0. A Raft leader does not have a weaker
 state to report. With `acks` 0 the leader does not reply, so the client does not see refusals.
 
 *Idempotence.* The topic stores the last batches of each producer id, and replies to a repeated one with its offset

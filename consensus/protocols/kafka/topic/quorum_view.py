@@ -49,7 +49,7 @@ class ReplicaView(Struct, frozen=True):
 
 
 class QuorumView(Struct, frozen=True):
-    """A quorum as one server knows it; `leader_id` is None while the leader is unknown."""
+    """A quorum as one server knows it, with `leader_id` None if the leader is unknown."""
 
     node_id: int
     """Id of this server."""
@@ -75,7 +75,7 @@ class ReplicaTimes(Generic[K]):
         self._reported: Mapping[K, tuple[int, int]] = {}
 
     def timestamps(self, epoch: int, ages: Mapping[K, tuple[int | None, int | None]]) -> Mapping[K, tuple[int, int]]:
-        """Return the two times of each replica in ms since 1970, from their ages in ms; -1 for None."""
+        """Return the two times of each replica in ms since 1970, from their ages in ms; -1 for a missing age."""
         now_ms, before = self._unix_ms(), self._reported if epoch == self._epoch else {}
 
         def times(replica: K) -> tuple[int, int]:

@@ -12,7 +12,7 @@ connection. An unsupported version is an `UnsupportedVersionError`, since ApiVer
 error 35 and the served versions.
 
 *librdkafka's request for all topics* is the one exception. From version 9 of Metadata on, librdkafka reserves four
-bytes for the count of the topics, writes null into the first, and sends the other three as well:
+bytes for the count of the topics. It writes null into the first, and sends the other three as well:
 
     null │ 00 00 00 │ may topics be made? │ [operations on the cluster? up to version 10] │ 00 │ no tagged fields
 
@@ -87,7 +87,7 @@ def decode_request(
 
 
 def encode_request(api_key: int, version: int, correlation_id: int, client_id: str, message: Any) -> bytes:
-    """Encode a request; raises `KafkaWireError` if the codec lacks the version, or the message has no form in it."""
+    """Encode a request; raises `KafkaWireError` if the codec lacks the version, or the version lacks the message."""
     schema = _known_schema(api_key, version, Direction.REQUEST)
     encoded_id = client_id.encode(errors="replace")
     try:
@@ -112,7 +112,7 @@ def decode_response(api_key: int, version: int, frame: bytes, limits: Limits = D
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, message: Any) -> bytes:
-    """Encode a response; raises `KafkaWireError` if the codec lacks the version, or the message has no form in it."""
+    """Encode a response; raises `KafkaWireError` if the codec lacks the version, or the version lacks the message."""
     schema = _known_schema(api_key, version, Direction.RESPONSE)
     try:
         parts = [_RESPONSE_HEAD.pack(correlation_id)]

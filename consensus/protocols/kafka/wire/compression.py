@@ -1,16 +1,15 @@
 """The four compressions of Kafka's record batches, with a bound on the decompressed size.
 
     gzip      one or more members (RFC 1952)
-    snappy    xerial's framing: magic of 8 bytes │ version 4 │ compatible 4 │ (length 4 │ raw block) …; librdkafka and
-              others write one raw block alone, so both are read, and the framing is written, as Java does
+    snappy    xerial's framing: magic of 8 bytes │ version 4 │ compatible 4 │ (length 4 │ raw block) …
+              or one raw block   (from librdkafka and others); here only the framing is written, as in Java
     lz4       one or more frames
     zstd      one or more frames
 
 A declared length never causes an allocation before it is checked. Gzip is read up to the bound. Snappy declares its
-length, which is accepted only up to the possible growth of its bytes. LZ4 and zstd write into a map of memory as large
-as the bound, whose pages exist only when they are written. A `bytearray` would be filled with zeros first. Data beyond
-the bound are refused. More members or blocks than any producer writes are also refused, because an empty one takes only
-a few bytes.
+length; it must not exceed the possible growth of its bytes. LZ4 and zstd write into a memory map of the bound's size,
+whose pages exist only when they are written. A `bytearray` would be filled with zeros first. Data beyond the bound are
+refused. More members or blocks than any producer writes are also refused, because an empty one takes only a few bytes.
 
 cramjam is loaded with the first compressed batch.
 """

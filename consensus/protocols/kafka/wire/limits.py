@@ -51,7 +51,7 @@ class Limits(Struct, frozen=True):
     max_request_bytes: int = 16 * 1024 * 1024
     max_response_bytes: int = 64 * 1024 * 1024
     max_request_elements: int = 2_000
-    """Limit of all arrays of one request together: an element of two bytes takes hundreds in memory, and hundreds of
+    """Limit of all arrays of one request together: an element of two bytes takes hundreds in memory. Hundreds of
     requests may wait for their replies. There is one topic of one partition.
     """
     max_elements: int = 100_000

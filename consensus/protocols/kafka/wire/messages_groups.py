@@ -1,4 +1,4 @@
-"""The messages of consumer groups: their members, their offsets, and what tools show of them.
+"""The messages of consumer groups: their members, their offsets, and their descriptions for tools.
 
 Generated from kio by `tests/wire/kafka_messages.py`, which has the rules; `test_kafka_messages.py` compares. Kafka's
 documents explain the fields. A version that lacks a field does not write it, and has its default when read (`codec`).

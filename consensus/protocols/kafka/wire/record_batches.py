@@ -1,8 +1,8 @@
 """Record batches of Kafka's message format 2, read and written; older formats are refused.
 
-    batch  = base offset 8 │ length 4 │ leader epoch 4 │ magic 1 (2) │ CRC32C 4 │ attributes 2 │ last offset delta 4
-             │ first timestamp 8 │ highest timestamp 8 │ producer id 8 │ producer epoch 2 │ base sequence 4
-             │ count 4 │ record …                      the records may be compressed together
+    batch  = base offset 8 │ length 4 │ leader epoch 4 │ magic 1 (2) │ CRC32C 4 │ attributes 2
+             │ last offset delta 4 │ first timestamp 8 │ highest timestamp 8 │ producer id 8 │ producer epoch 2
+             │ base sequence 4 │ count 4 │ record …                      the records may be compressed together
     record = length │ attributes 1 (0) │ timestamp delta │ offset delta │ tail
     tail   = key length (-1: null) │ key │ value length │ value │ headers │ (name length │ name │ length │ value) …
 

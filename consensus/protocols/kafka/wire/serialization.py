@@ -10,8 +10,8 @@
 A tagged field with its default is not written, and an unknown one is skipped (KIP-482).
 
 *Hostile bytes.* An announced number never causes an allocation: a string or bytes must lie within the message, and an
-array grows as its elements are read. `Limits` bounds all arrays and tagged fields of a message together. Structures do
-not contain structures of their own kind, so the schema bounds the depth.
+array grows as its elements are read. `Limits` bounds all arrays and tagged fields of a message together. Structures are
+not recursive, so the schema bounds the depth.
 """
 
 import struct

@@ -40,7 +40,7 @@ _LEVEL: Final = struct.Struct(">2xh")
 
 
 class LogRecord(Struct, frozen=True):
-    """A record. `control_type` is None for a record that does not belong to the protocol."""
+    """A record. `control_type` is the kind of a record of the protocol, else None."""
 
     offset: int
     epoch: int

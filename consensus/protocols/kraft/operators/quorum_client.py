@@ -15,7 +15,7 @@ omits records beyond the high watermark.
 *Brokers* are servers for clients. Brokers of a farm serve its log as a topic, each up to its applied index, even
 without a leader; Metadata contains the topic's name. Brokers of Kafka do not serve the log of Kafka's quorum: a server
 with CreateTopics or with several topics does not have it. If the leader of a farm is not among the brokers, the first
-server reports its own view, as it does to Kafka's own tool (`quorum_view`).
+server reports its own view (`quorum_view`), also to Kafka's own tool.
 """
 
 import math
@@ -79,7 +79,7 @@ class _RetryError(Exception):
 
 
 class QuorumReplica(Struct, frozen=True):
-    """One replica as the leader sees it. Times are of the leader's clock, in ms since the epoch; -1: not known."""
+    """One replica as the leader sees it. Times come from the leader's clock, in ms since the epoch; -1: unknown."""
 
     node_id: int
     directory_id: UUID
@@ -125,7 +125,7 @@ class _Topic(Struct, frozen=True):
 
 
 class QuorumClient:
-    """A client of a quorum. With `brokers` the addresses are of servers for clients, not of controllers."""
+    """A client of a quorum. With `brokers` the addresses belong to servers for clients, not to controllers."""
 
     def __init__(
         self,
@@ -373,7 +373,7 @@ class QuorumClient:
 def _log_in(
     connection: KafkaConnection, topics: Sequence[clients.MetadataResponseTopic]
 ) -> clients.MetadataResponseTopic:
-    """Return the topic of a log; raises `QuorumClientError` if there is none."""
+    """Return the topic of a log; raises `QuorumClientError` if it is missing."""
     found = [topic for topic in topics if topic.name == TOPIC_NAME] or topics
     if _CREATE_TOPICS in connection.versions or len(found) != 1 or len(found[0].partitions) != 1:
         count = "1 topic" if len(topics) == 1 else f"{len(topics)} topics"

@@ -206,7 +206,7 @@ def _login(own: Mapping[str, str], mechanism_name: str) -> Login:
     found = _JAAS.fullmatch(own[_LOGIN].strip())
     options = dict(_OPTION.findall(found[1])) if found is not None else {}
     if options.keys() != {"username", "password"}:
-        raise SettingsError(f'{_LOGIN} is to be: {_MODULE} required username="NAME" password="PASSWORD";')
+        raise SettingsError(f'{_LOGIN} must be: {_MODULE} required username="NAME" password="PASSWORD";')
     return Login(options["username"], options["password"], mechanism)
 
 

@@ -185,7 +185,7 @@ def core_options(settings: VoterSettings) -> Options:
 _SHORTEST_TIMEOUT_MS: Final = 50
 BATCH_RECORDS: Final = 16_384
 BATCH_BYTES: Final = 8 * 1024 * 1024
-"""Size limit of a batch as entries: the room in one reply to a Fetch, of ours and of Kafka's controllers."""
+"""Size limit of a batch as entries: the room in one reply to a Fetch, also from Kafka's controllers."""
 FETCH_BYTES: Final = 9 * 1024 * 1024
 """Size limit of one fetch."""
 

@@ -58,8 +58,7 @@ _CODES: Final[Mapping[ChangeRefusal, ErrorCode]] = {
     ChangeRefusal.MORE_THAN_ONE_SERVER: ErrorCode.INVALID_REQUEST,
     ChangeRefusal.NO_LEARNERS: ErrorCode.INVALID_REQUEST,
 }
-"""Error codes of refusals. All others may be temporary: they get REQUEST_TIMED_OUT, after which Kafka's clients
-retry."""
+"""Error codes of refusals. Other refusals may be temporary: they get REQUEST_TIMED_OUT, and Kafka's clients retry."""
 
 _Progress = tuple[int | None, int | None, int | None]
 """The end of the log of a replica, and its ages in `ReplicaView`."""

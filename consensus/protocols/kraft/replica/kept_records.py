@@ -47,7 +47,7 @@ def metadata_type(value: bytes | None) -> int | None:
 
 
 def metadata_objection(batch: RecordBatch) -> str | None:
-    """Return the known reason why Kafka's controllers would stop because of these records; None if there is none."""
+    """Return the known reason why these records would stop Kafka's controllers; None without one."""
     if batch.producer_id >= 0:
         return "the producer is idempotent, and the record of its id would end Kafka's controllers"
     if len({record.timestamp_ms for record in batch.records}) > 1:

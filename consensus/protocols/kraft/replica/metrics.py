@@ -4,12 +4,12 @@
     trio's loop ──▶ PollIdle                                         time of waiting for sockets, timers and the disk
     describe() ──▶ leader, epoch, vote, log, watermark, state        their values at the time of the request
 
-*Commit latency* is measured by a leader: from the step that appends records, to the step in which the high watermark
-passes them. Records of one append count once. Kafka divides this time by the number of records, which does not show an
+A leader measures the *commit latency*, from the step that appends records to the step that moves the high watermark
+past them. Records of one append count once. Kafka divides this time by the number of records, which does not show an
 operator the waiting time of a producer.
 
-*Election latency* begins with the step in which a voter becomes a candidate. It ends when the voter leads or knows a
-leader, after any number of rounds of voting. A pre-vote is part of it.
+*Election latency* begins with the step that makes a voter a candidate. It ends when the voter leads or knows a leader,
+after any number of rounds of voting. A pre-vote is part of it.
 
 *Poll idle ratio.* Kafka measures it for the thread that runs Raft. Here everything runs in one event loop, so it is the
 idle part of that loop's time. Near 0, this process is the bottleneck.

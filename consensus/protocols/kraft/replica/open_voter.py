@@ -224,8 +224,8 @@ class _VoterParts:
     def _transport(self) -> KraftTransport:
         """Return the transport; an observer queries the bootstrap servers as well.
 
-        A voter knows the others from the log. A voter that is not at its recorded address is tried at addresses from
-        messages and among the bootstrap servers.
+        A voter knows the other voters from the log. If a voter is not at its recorded address, addresses from messages
+        and the bootstrap servers are tried.
         """
         names, settings = self.names, self._settings
 
@@ -428,8 +428,9 @@ async def _write_states(
 ) -> None:
     """Repeat the storage's state in `quorum-state`, after each change.
 
-    The file is written only after the storage. Otherwise a server that ended in between would mistake its storage for
-    an older copy. If the disk is full, the task waits: the server runs correctly with an old file. Raises `VoterError`.
+    The file is written only after the storage. Otherwise, after a stop between the two writes, the server would mistake
+    its storage for an older copy. If the disk is full, the task waits: the server runs correctly with an old file.
+    Raises `VoterError`.
     """
     written: QuorumState | None = None
     while True:

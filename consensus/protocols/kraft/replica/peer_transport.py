@@ -332,8 +332,8 @@ def _nowhere_else(_peer: ReplicaKey) -> Sequence[Place]:
 class KraftTransport:
     """The connections of one replica to the others. `names` has their addresses.
 
-    `bootstrap` returns servers that may know the leader, for a replica that does not vote: its known voters may no
-    longer exist. They are queried in turns with the target of a Fetch. `elsewhere` returns other possible addresses of
+    `bootstrap` returns servers that may know the leader, for a replica that does not vote: its known voters may have
+    been removed. They are queried in turns with the target of a Fetch. `elsewhere` returns other possible addresses of
     a peer.
     """
 

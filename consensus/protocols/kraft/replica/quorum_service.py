@@ -6,11 +6,11 @@
 Kafka has one Fetch for replicas and consumers. A replica reads to the end of the leader's log, and reports its
 position; a consumer reads below the high watermark. So each service has its own Fetch.
 
-docs/reference/kraft.md has the rules of the cluster id, and in 'Trust' those of authorization: `may_join` selects the
-replicas among the authenticated clients. Others get CLUSTER_AUTHORIZATION_FAILED, as with Kafka's `ClusterAction`.
+docs/reference/kraft.md has the rules of the cluster id and of authorization ('Trust'): `may_join` selects the replicas
+among the authenticated clients. Others get CLUSTER_AUTHORIZATION_FAILED, as with Kafka's `ClusterAction`.
 
 *Whole batches* (`FETCH_SIZES`). If a fetch requests less than one batch, the core is queried for more until the reply
-has a whole one. A busy core replies BROKER_NOT_AVAILABLE, after which Kafka's replicas retry.
+has a whole one. The reply of a busy core is BROKER_NOT_AVAILABLE; then Kafka's replicas retry.
 
 *Replies* (`QuorumReplies`, `AnsweringLeader`). The records of a reply are encoded once for all followers. A new leader
 omits the high watermark until it has committed its first entries: its value may be lower than the followers' values.

@@ -54,7 +54,7 @@ PRODUCER_TABLE: Final = 1_001
 """The type of the control record of a snapshot that has the producers."""
 _WRITTEN_ENTRIES: Final = 1_024
 _TABLE_ROWS: Final = 512
-"""Rows of the table that are encoded or decoded before other tasks run."""
+"""Number of rows of the table to encode or decode before other tasks run."""
 
 
 class WrittenBatch(Struct, frozen=True):
@@ -79,7 +79,7 @@ class Producer(Struct):
 
 
 def owner_of(principal: str | None) -> str:
-    """Return the user's name in the log: of one length, and unreadable for readers of the log. Empty for None."""
+    """Return the user's name in the log: of one length, and unreadable for readers of the log. Empty without a name."""
     return "" if principal is None else hashlib.sha256(_OWNER_PURPOSE + principal.encode()).hexdigest()[:_OWNER_DIGITS]
 
 

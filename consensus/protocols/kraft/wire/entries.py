@@ -1,7 +1,7 @@
 """Entries of the core as Kafka's record batches, and back; and the head of an entry's data.
 
 docs/reference/kraft.md, 'The log', maps entries to records and explains the stored ends of batches. The data of a
-COMMAND or CONTROL entry are a head and the record's tail (`record_batches`), so key, value and headers are never
+COMMAND or CONTROL entry are a head and the record's tail (`record_batches`). So key, value and headers are never
 decoded on their way. The head has the record's fields outside the tail. All integers are big-endian:
 
     flags 1 │ timestamp in ms 8 │ producer id 8 │ producer epoch 2 │ sequence 4     the last three with flag 0x02
@@ -93,7 +93,7 @@ def entry_head(data: bytes) -> EntryHead | None:
 
 
 def entry_tail(data: bytes) -> bytes:
-    """Return key, value and headers: the rest of a command's or control record's data after its head."""
+    """Return key, value and headers: the data of a command or control record, without the head."""
     return data[_LONG_HEAD_BYTES if data[:1] and data[0] & _HAS_PRODUCER else _HEAD_BYTES :]
 
 

@@ -177,7 +177,7 @@ class ZmqRaftClient:
         return reply
 
     async def broadcast_url(self, *, patience_s: float = PATIENCE_S) -> str:
-        """Return the address of the leader's PUB socket. Raises `NoAnswerError`, also if the leader has none."""
+        """Return the address of the leader's PUB socket. Raises `NoAnswerError`, also if the leader lacks one."""
         with trio.move_on_after(max(0.0, patience_s)):
             while True:
                 reply, link = await self._call_leader(wire.UrlRequest(self._links.next_request_id(), self._ident))
@@ -333,7 +333,7 @@ async def connect(
     options: ZmqClientOptions | None = None,
     curve: CurveClient | None = None,
 ) -> AsyncIterator[ZmqRaftClient]:
-    """Open a client of the cluster `ident` for the block; `urls` are those of any of its peers (`tcp://host:port`).
+    """Open a client of the cluster `ident` for the block; `urls` belong to any of its peers (`tcp://host:port`).
 
         async with zmq_raft.connect(["tcp://127.0.0.1:8047"], "my cluster") as client:
             index = await client.update(b"hello")

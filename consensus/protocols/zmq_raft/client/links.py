@@ -6,9 +6,9 @@
 
 By the specification, a client has one DEALER, which it connects to all peers or only to the leader. Such a socket
 distributes its messages in turn. So with several connections the receiver of a message is unknown, and a request for
-the leader may reach any peer. With a socket for each peer a message reaches its target, a dead peer does not delay
-messages to others, and only the queried peer can reply. The messages are the same, and usually only the connection to
-the leader is open.
+the leader may reach any peer. With a socket for each peer, a message reaches its target, and only the queried peer can
+reply. A dead peer does not delay messages to others. The messages are the same, and usually only the connection to the
+leader is open.
 
 No call here waits for a connection. A message for an absent peer stays in the socket's queue, and is lost with the
 socket when the link is closed. A reply without a request, or of another protocol, is dropped and counted. A request has

@@ -7,11 +7,11 @@
        │
        └── a redirect, no reply, entries out of order, a consumer so slow that the server drops the request
 
-A confirmation is sent when the consumer has taken the message. So a slow consumer slows the server down, and waiting
-messages are bounded: beyond `max_ahead` messages or `max_ahead_bytes` the reply is cut, and requested again later.
-Each request has its own id, so a late message of an abandoned request can neither leave a gap nor repeat entries. A
-server drops a request after 5 to 7 seconds, and would treat a later confirmation as a new request. So a late reader
-does not confirm, and starts a new request.
+A confirmation is sent when the consumer has taken the message. So a slow consumer slows the server down. Waiting
+messages are bounded: beyond `max_ahead` messages or `max_ahead_bytes` the reply is cut, and requested again later. Each
+request has its own id, so a late message of an abandoned request can neither leave a gap nor repeat entries. A server
+drops a request after 5 to 7 seconds, and would treat a later confirmation as a new request. So a late reader does not
+confirm, and starts a new request.
 
 *Slow links.* libzmq delivers only complete messages, so a slow message looks like a missing one. After a timeout the
 reader abandons that message and starts a new request. The abandoned message still arrives, before the later ones. It
@@ -49,7 +49,7 @@ from consensus.protocols.zmq_raft.wire.messages import (
 _PATIENCE_MAX: Final = 5
 """A peer that reads from a slow disk gets up to this many times the usual time, as in the package."""
 _SLOWNESS_MAX: Final = 256
-"""Limit for the factor of time on a slow link: 128 s, in which 1 Mbit/s carries the largest message."""
+"""Limit for the factor of time on a slow link: 128 s, the time of the largest message at 1 Mbit/s."""
 
 
 class LogEntryKind(StrEnum):
@@ -124,7 +124,7 @@ class _EntryStream:
         self._is_over = False
         """True if the server has sent its last message."""
         self._is_cut = False
-        """True if the rest of this reply is ignored."""
+        """True if all later messages of this reply are ignored."""
         self._unconfirmed = 0
         """Number of taken messages whose confirmation the server may wait for."""
         self.sign_s = trio.current_time()

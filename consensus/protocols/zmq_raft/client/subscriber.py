@@ -13,7 +13,7 @@ slow connection cannot take, a subscription begins at any moment, and another le
 are only early notices, and each gap is closed by RequestEntries, which returns every entry.
 
 Broadcasts wait here while the consumer is slow or a gap is being closed. `ZmqClientOptions` limits their number and
-size. Any excess is dropped, and shows as a gap. Broadcasts without entries, of which a leader sends two each second,
+size. Any excess is dropped, and shows as a gap. A leader also sends two broadcasts without entries each second; these
 take one place together. Without any broadcasts, new entries are fetched once a second.
 
 A deposed leader may continue to broadcast, and its broadcasts do not show that entries are missing. So the subscription

@@ -9,8 +9,8 @@ detects the gap with the next one. So subscribers never delay the log. PUB queue
 bytes. So a message has at most 64 KiB, or one entry.
 
 `BroadcastStateMachine` sends the entries that a peer applies. `broadcast_log` follows a log of another protocol by the
-same reads as clients. Entries that were compacted before it read them, for example by an installed snapshot, are also a
-gap.
+same reads as clients. If entries are compacted before it reads them, for example by an installed snapshot, they are
+also a gap.
 """
 
 from collections.abc import Callable, Iterator, Sequence

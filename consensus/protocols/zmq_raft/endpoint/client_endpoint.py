@@ -48,7 +48,7 @@ class EndpointOptions(Struct, frozen=True):
     accepted_after_ms: Milliseconds = 0
     """Time before "accepted" is sent.
 
-    The reply prevents a client from repeating the update after 500 ms, but costs as much as the final reply. With 64
+    The reply prevents a client from repeating the update after 500 ms, but has the cost of the final reply. With 64
     updates under way, nearly all are committed within 50 ms. 0: immediately.
     """
 
@@ -96,7 +96,7 @@ class _Unanswered(Generic[A]):
         return True
 
     async def run(self) -> None:
-        """Send "accepted" for updates that are not committed soon."""
+        """Send "accepted" for each update that waits longer for its commitment."""
         while True:
             await self._any_delayed.wait()
             await trio.sleep_until(self._delayed[0][0])

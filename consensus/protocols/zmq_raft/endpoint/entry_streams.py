@@ -1,4 +1,4 @@
-"""RequestEntries at a leader: the log from an index on, as messages that are sent ahead of their confirmations.
+"""RequestEntries at a leader: the log from an index on, as messages ahead of their confirmations.
 
     EntriesRequest ─▶ EntryStreams ─┬─ this peer does not lead ──────▶ EntriesRedirect; an open stream ends
                                     ├─ no later entry ───────────────▶ EntriesBatch, last and empty
@@ -52,7 +52,7 @@ _FRAME_BYTES: Final = 64
 
 
 class StreamOptions(Struct, frozen=True):
-    """Limits of all streams. The defaults are those of the specification, if it has them."""
+    """Limits of all streams. The defaults come from the specification, if it has them."""
 
     messages_ahead: int = 5
     chunks_ahead: int = 2

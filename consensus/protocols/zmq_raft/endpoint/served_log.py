@@ -55,8 +55,8 @@ class ServedLog(Protocol):
     async def read_snapshot(self, offset: int, limit_bytes: int) -> SnapshotChunk | None:
         """Return bytes of the stored snapshot from `offset` on.
 
-        If `offset` is beyond its end, return an empty chunk with the offset `total_bytes`. None if there is no
-        snapshot, or if it was replaced during the read. The chunk names its snapshot. Raises as `read` does.
+        If `offset` is beyond its end, return an empty chunk with the offset `total_bytes`. None without a snapshot, or
+        if it was replaced during the read. The chunk names its snapshot. Raises as `read` does.
         `ConsensusServer.read_snapshot` does this.
         """
 

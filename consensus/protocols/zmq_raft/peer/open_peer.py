@@ -1,4 +1,4 @@
-"""Opens a peer of a ØMQ Raft cluster: a plain replicated log of our own, or a member among the package's.
+"""The opening of a peer of a ØMQ Raft cluster of this program, or of a cluster with peers of the package.
 
     ROUTER ──▶ PeerTransport ──▶ ConsensusServer ──▶ ExecutedRequests ──▶ BroadcastStateMachine ──▶ PUB
                     │                 ▲                      └──applied──┐
@@ -118,7 +118,7 @@ class ZmqRaftPeer(Struct, frozen=True):
     server: ConsensusServer
     log: ReplicatedLog
     url: str
-    """Address on which it listens."""
+    """Address of its listener."""
     broadcast_url: str | None
     _transport: PeerTransport
     _endpoint: ClientEndpoint

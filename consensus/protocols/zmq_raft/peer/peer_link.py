@@ -3,9 +3,9 @@
     send ──▶ the outstanding request ──▶ sent again each `interval_s` ──▶ answered │ abandoned
                      └── a newer request replaces it
 
-ØMQ loses messages silently when a connection ends, so the protocol repeats the same frames with the same message id,
-and the peer repeats its reply. If the core repeats a request with other contents, the new request has another id and
-replaces the first.
+ØMQ loses messages without an error when a connection ends. So the protocol repeats the same frames with the same
+message id, and the peer repeats its reply. If the core repeats a request with other contents, the new request has
+another id and replaces the first.
 
 *An append with entries* is sent once. The process of a follower of the package ends if it receives the same append
 again over another connection after it has committed the entries. So a lost append is not repeated. The core notices the

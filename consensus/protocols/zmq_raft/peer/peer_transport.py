@@ -10,8 +10,8 @@ of all senders that use the same id.
 
 *Repetitions.* A repeated append or chunk with the newest message id and identity gets the same reply. Until the core
 has replied, a repetition only counts as contact: the core gets an append without entries. So a follower with a slow
-disk does not campaign. Repeated votes go to the core, which answers the same vote in the same way. If a reply has no
-form on the wire (`mapping`), the request is dropped, and its next repetition is processed like the first.
+disk does not campaign. Repeated votes go to the core, which answers the same vote in the same way. If the wire cannot
+carry a reply (`mapping`), the request is dropped, and its next repetition is processed like the first.
 
 docs/explanation/other-protocols.md, 'ØMQ Raft', explains other addresses (`elsewhere`), and the configuration of a
 snapshot.
@@ -63,7 +63,7 @@ _EVERY_PEER: Final = Extensions(configurations=True)
 
 
 class _LastRequest(Struct):
-    """The newest append or chunk of a member. `reply` is None while the core works on it."""
+    """The newest append or chunk of a member, with `reply` None while the core works on it."""
 
     identity: bytes
     message_id: bytes
@@ -128,7 +128,7 @@ class PeerTransport:
         """The URLs of the members by id, as the log has them."""
         self._elsewhere = dict(elsewhere)
         self._turned: set[str] = set()
-        """Members that are now tried at their URL from the settings."""
+        """Members under trial at their URL from the settings."""
         self._members: dict[bytes, _Member] = {}
         """The members by their id on the wire; empty unless `run` runs."""
         self._running: tuple[trio.Nursery, Receiver] | None = None
@@ -349,7 +349,7 @@ class PeerTransport:
         if member.transfer is not transfer:
             return
         if peers is None:
-            # The chunk comes again, and then the sender is queried again.
+            # The sender repeats the chunk, and is then queried again.
             self._counters[PeerEvent.CHUNK_WITHOUT_MEMBERS] += 1
             member.transfer = member.last_request = None
             self._turn(member.link.peer.peer_id)

@@ -73,7 +73,7 @@ class LogOptions(Struct, frozen=True):
 
 
 class _Update(Struct, eq=False):
-    """An update under way. `proposal` is None while it waits for the application of the new leader's log."""
+    """An update under way, with `proposal` None while it waits for the application of the new leader's log."""
 
     data: bytes
     answer: Callable[[wire.UpdateReply], None]
@@ -90,7 +90,7 @@ class _Change(Struct, eq=False):
 
 
 class ReplicatedLog:
-    """A `ServedLog` of its own server; call `run` together with the server, and pass it the server's `RoleChanged`."""
+    """A `ServedLog` with a server: call `run` together with the server, and pass it the server's `RoleChanged`."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ class ReplicatedLog:
             change.answer(wire.ChangeCommitted(request_id, index))
 
     def _admit_waiting(self) -> None:
-        """Process requests that waited for the complete table. Requests in older entries have their replies by now."""
+        """Process requests that waited for the complete table. Requests in older entries already have their replies."""
         waiting = [(request_id, update) for request_id, update in self._updates.items() if update.proposal is None]
         for request_id, update in waiting:
             del self._updates[request_id]

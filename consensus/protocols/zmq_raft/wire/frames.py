@@ -2,7 +2,7 @@
 
     bytes, string   unchanged; a string is UTF-8, and a name has at least one byte
     uint            1 to 8 bytes, the least significant first; an empty frame is an error
-    nuint           a uint, or an empty frame for None
+    nuint           a uint; an empty frame means None
     bool            an empty frame or a first byte of 0 is false
     json            MessagePack (`json_frame`)
 
@@ -42,7 +42,7 @@ class FrameLimits(Struct, frozen=True):
     max_json_bytes: int = 64 * 1024
     max_ident_bytes: int = 1024
     max_configurations_bytes: int = 256 * 1024
-    """Limit of all configurations in one message: reading them takes thirty times as long as reading updates."""
+    """Limit of all configurations in one message: reading them takes thirty times the time of updates."""
 
 
 DEFAULT_LIMITS: Final = FrameLimits()

@@ -70,7 +70,7 @@ class AppendEntriesRpc(Struct, frozen=True, kw_only=True):
 class AppendEntriesResponse(Struct, frozen=True, kw_only=True):
     """Reply to AppendEntries.
 
-    `conflict_index` is the index for the leader's next attempt; with None the leader steps back by one entry. The
+    `conflict_index` is the index for the leader's next attempt; without it the leader steps back by one entry. The
     package sends this index in frame 4, although the specification has the conflict's term there. Frame 5 is never
     sent.
     """

@@ -6,7 +6,7 @@ A client that requests an impossible membership gets the name and the message of
 Names and messages equal the package's, if it has them, because its operators know them. Like the package, `read_peers`
 also accepts a peer as a url, which then is its id, and as a map of id and url. Sent lists always contain pairs.
 
-`check_peers` checks a list by itself, for received lists and for our own: the package crashes if it cannot read a
+`check_peers` checks one list, received or our own, without context: the package crashes if it cannot read a
 configuration in its log. Only the server with the present configuration can check a change (`check_change`).
 
 This module is stricter than the package: a url is exactly `tcp://`, an IP address and a port. The package accepts urls

@@ -5,7 +5,7 @@ of all committed requests. A follower keeps the same table, since it may lead ne
 it applies the log. `consensus.sessions` cannot be used here, because it needs client names and sequence numbers. A
 server can rely only on the time in a request id of ØMQ Raft.
 
-*Expiry.* The leader accepts ids of up to 7 h 45 min ago (`request_ids`), the table keeps them for 8 h; the margin
+*Expiry.* The leader accepts ids of up to 7 h 45 min ago (`request_ids`), and the table keeps them for 8 h. The margin
 allows for different clocks. The *prune index* is the last index before the first unexpired entry: a snapshot may
 replace the log up to there.
 
@@ -130,7 +130,7 @@ class RequestTable:
             self._lowest = None
 
     def prune_index(self, applied: Index) -> Index:
-        """Return the last index before the first entry whose id has not expired; `applied`, if there is none."""
+        """Return the last index before the first entry whose id has not expired; `applied` without such an entry."""
         if self._lowest is None:
             lowest = min(self._recent.values(), default=_NOTHING)
             lowest = min(lowest, min((run.lowest for run in self._runs), default=_NOTHING))
