@@ -142,7 +142,7 @@ class DedupStateMachine:
             return  # not a sealed command: servers do not execute it
         request, command = opened
         if self.sessions.admit(request, index, self.log_time_ms) is RequestStatus.NEW:
-            self.sessions.remember(request, await self._execute(index, command))
+            self.sessions.record(request, await self._execute(index, command))
 
 
 def _open(data: bytes) -> tuple[RequestId, bytes] | None:

@@ -137,7 +137,7 @@ class SessionTable:
             return RequestStatus.DUPLICATE
         return RequestStatus.NEW if request.sequence > session.highest - self.limits.window else RequestStatus.EXPIRED
 
-    def remember(self, request: RequestId, result: bytes) -> None:
+    def record(self, request: RequestId, result: bytes) -> None:
         """Store the result of the executed request for every repetition of it."""
         session = self._sessions[request.client, request.session_start]
         stored_result = result if len(result) <= self.limits.result_bytes_max else None

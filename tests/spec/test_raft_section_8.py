@@ -74,7 +74,7 @@ def test_executed_serial_number_gets_stored_result() -> None:
     """Quote: "If it receives a command whose serial number has already been executed, it responds immediately …"."""
     table, request = SessionTable(), RequestId("client", 0, 1)
     assert table.admit(request, 5, 0) is RequestStatus.NEW
-    table.remember(request, b"response")
+    table.record(request, b"response")
     assert table.admit(request, 6, 0) is RequestStatus.DUPLICATE
     assert table.result_of(request) == b"response"
 

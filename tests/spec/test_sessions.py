@@ -24,7 +24,7 @@ def execute(
     """Process a request of the log as a state machine does."""
     verdict = table.admit(request, index, now_ms)
     if verdict is RequestStatus.NEW:
-        table.remember(request, result)
+        table.record(request, result)
     return verdict
 
 
@@ -181,7 +181,7 @@ def test_first_clock_entry_expires_no_session() -> None:
     table = SessionTable(SessionLimits(expiry_ms=1_000))
     request = RequestId("early", 0, 1)
     assert table.admit(request, 1, 0) is RequestStatus.NEW
-    table.remember(request, b"")
+    table.record(request, b"")
     table.expire(1_700_000_000_000)
     assert table.was_executed(request)
     table.expire(1_700_000_001_001)

@@ -384,7 +384,7 @@ class Farm:
             return RequestStatus.NEW
         verdict = self.sessions.admit(request_id, index, self.state.log_time_ms)
         if verdict is RequestStatus.NEW:
-            self.sessions.remember(request_id, b"".join(number.to_bytes(_NUMBER_BYTES) for number in (index, term)))
+            self.sessions.record(request_id, b"".join(number.to_bytes(_NUMBER_BYTES) for number in (index, term)))
         elif self.state.level >= KAFKA_LEVEL:
             kafka = self.state.kafka.skipping(index, self._author_of_skipped(entry, None))
             self.state = replace(self.state, kafka=kafka)
