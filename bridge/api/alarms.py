@@ -67,17 +67,17 @@ _COPIED: Final = "someone else has the farm's key file, so replace the keys: `ga
 
 FOREIGN_KEY: Final = _critical(
     "foreign-key",
-    "this node receives gossip under another farm key, and its farm is incomplete: the farm is not created yet, or"
-    " one of its servers is down. A complete farm does not raise this alarm. The addresses in the text are not"
+    "this node receives gossip under another farm key, and its own farm is not created yet, or one of its servers is"
+    " down. A complete farm does not raise this alarm. The addresses in the text are not"
     " authenticated",
     "compare the label that `garlicfarm doctor` shows on each node: nodes of one farm have the same key file"
     " (`garlicfarm keys export FILE` writes it). Another farm on this network is harmless",
 )
 NO_QUORUM: Final = _critical(
     "no-quorum",
-    "this node does not reach a majority of the voters. Either it does not know a leader and too few voters are"
-    " alive; or the node did not find a leader for three times the shortest election timeout; or the log did not get"
-    " a clock entry for 2.5 reporting periods (at least 5 s). Nothing can be committed. Each part of the farm"
+    "this node does not reach a majority of the voters. Either it lacks a leader, and too few voters are alive, or it"
+    " did not find one for three times the shortest election timeout. Or the log did not get a clock entry for 2.5"
+    " reporting periods (at least 5 s). Nothing can be committed. Each part of the farm"
     " continues to publish alone",
     "start the other servers again, or repair the network between them. If a majority is permanently lost, stop this"
     " node and create a farm from it with `garlicfarm recover`; see `garlicfarm help recover`",
@@ -90,8 +90,8 @@ NOT_PUBLISHED: Final = _critical(
 )
 NO_HEALTHY_LEAF: Final = _critical(
     "no-healthy-leaf",
-    "a structure is published, and none of its leaves is healthy. The text names their nodes, and for each leaf the"
-    " conditions that do not hold: its router answers, its lease set is found, its service answers the probe",
+    "a structure is published, and none of its leaves is healthy. The text names their nodes, and the missing"
+    " conditions of each leaf: a reply of its router, its lease set, or a reply of its service to the probe",
     "follow the alarm's action for each condition. `garlicfarm farm` shows the conditions of each leaf, and"
     " `garlicfarm doctor --config FILE` on that node measures them now",
 )
@@ -102,8 +102,7 @@ KEY_RETIRED: Final = _critical(
     "key-retired",
     "a member reports that this node's farm key is out of date: it was rotated, or replaced by an eviction. After an"
     " eviction the alarm may end automatically, when enough members confirm the new key. Or a node without a peer"
-    " receives gossip with its farm's label under a key that it does not have: its key file, or the sender's, is out"
-    " of date",
+    " receives its farm's gossip under a missing key: its key file, or the sender's, is out of date",
     "run `garlicfarm keys export FILE` on a node of the farm, copy that file to this node as its key file, and"
     " restart this node; see `garlicfarm help rotate-keys`",
 )
@@ -134,7 +133,7 @@ DISK_FULL: Final = _critical(
 )
 DISK_UNRESPONSIVE: Final = _critical(
     "disk-unresponsive",
-    "a read or a write of the log has not finished for 5 s: the disk of the state directory hangs, or is far too slow."
+    "a read or a write of the log has not finished for 5 s. The disk of the state directory hangs, or is far too slow."
     " This node does not acknowledge new entries, and does not report. The other servers continue",
     "check this machine's disk and its kernel log; if the disk is on a network, check that. The node continues"
     " automatically; if the disk has failed, replace the node",
@@ -171,7 +170,7 @@ UDP_BLOCKED: Final = _warning(
 )
 REPORTS_MISSING: Final = _warning(
     "reports-missing",
-    "gossip and Raft reach a server, but its last report in the log is out of date: new reports do not arrive, or the"
+    "gossip and Raft reach a server, but its last report in the log is out of date. New reports do not arrive, or the"
     " farm ignores them. The server does not count in publishing",
     "check `garlicfarm status` and the log of the node that does not report: its clock, its key, its connection to the"
     " leader. It does not count in publishing until it reports again",
@@ -188,7 +187,7 @@ ADDRESS_OUTDATED: Final = _warning(
 ADMISSION: Final = _warning(
     "admission",
     "a node uses the name of another identity, or a retired identity runs, or 1,024 identities were admitted",
-    "if the node replaces your node of this name, run `garlicfarm node approve NAME`; otherwise give it another"
+    "if the node replaces your node of this name, run `garlicfarm node approve NAME`. Otherwise give it another"
     " `name`, or restore the `identity.pem` of the old node; see `garlicfarm help servers`. If you did not start it: "
     + _COPIED,
 )
@@ -197,7 +196,7 @@ CERTIFICATE: Final = _warning(
     "the certificate of `consensus.certificate` ends within a month, or is not valid by this machine's clock. Other"
     " servers do not connect to a server without a valid certificate. A certificate that the node made itself does not"
     " end",
-    "if this machine's clock is wrong, set it; otherwise have the authority sign a new certificate, use it as"
+    "if this machine's clock is wrong, set it. Otherwise have the authority sign a new certificate, use it as"
     " `consensus.certificate`, and restart this node",
 )
 CLOCK: Final = _warning(
@@ -219,7 +218,7 @@ CONTROL_CERTIFICATE: Final = _warning(
     "control-certificate",
     "the certificate of `control.certificate` ends within a month, or is not valid by this machine's clock. Clients"
     " refuse a control endpoint without a valid certificate. A running node renews a certificate that it made itself",
-    "if this machine's clock is wrong, set it; otherwise have the authority sign a new certificate, use it as"
+    "if this machine's clock is wrong, set it. Otherwise have the authority sign a new certificate, use it as"
     " `control.certificate`, and restart this node",
 )
 ENTRIES_WITHOUT_EFFECT: Final = _warning(
@@ -273,14 +272,14 @@ FORGED_VERDICTS: Final = _warning(
 KAFKA_CERTIFICATE: Final = _warning(
     "kafka-certificate",
     "the certificate of the Kafka listener, or the authority of its clients (`kafka.certificate`, `kafka.client_ca`),"
-    " has changed and cannot be used; the content that was read before stays in use. Or the certificate ends within a"
+    " has changed and is unusable. The previous content stays in use. Or the certificate ends within a"
     " month, or is not valid by this machine's clock. Clients refuse an invalid certificate",
-    "if this machine's clock is wrong, set it; otherwise have the authority sign a new certificate, and use it as"
+    "if this machine's clock is wrong, set it. Otherwise have the authority sign a new certificate, and use it as"
     " `kafka.certificate`: a running node reads it again",
 )
 KAFKA_LEVEL_LOW: Final = _warning(
     "kafka-level",
-    "clients of the Kafka listener cannot write records or commit offsets of their groups yet: a voter of the farm runs"
+    "clients of the Kafka listener cannot write records or commit offsets of their groups yet. A voter of the farm runs"
     " a version that does not support Kafka clients",
     _UPDATE_VOTERS,
 )
@@ -292,8 +291,8 @@ KAFKA_USERS: Final = _warning(
 )
 KEYRING_NOT_STORED: Final = _warning(
     "keyring-not-stored",
-    "a new gossip key could not be written to `state_dir/keys`: after a restart this node would have the old key, and"
-    " the farm would refuse it once that key is removed",
+    "the node cannot write a new gossip key to `state_dir/keys`. After a restart it would have the old key, and the"
+    " farm would refuse it once that key is removed",
     "do not restart this node. Repair its disk, or free space on it: within a minute the node stores the key and the"
     " alarm ends. If `garlicfarm keys rotate` stopped because of this, run it again. If the node must restart before"
     " that, first run `garlicfarm keys export FILE` on another node, and copy that file to this node as its key file",
@@ -312,15 +311,15 @@ NOT_ADMITTED: Final = _warning(
 )
 OTHER_CLOCKS: Final = _warning(
     "other-clocks",
-    "this node leads, and the clocks of other servers differ by more than 10 s from the clocks of a majority of the"
-    " voters, or no majority of the clocks agrees",
+    "this node leads, and the clocks of other servers differ by more than 10 s from the clocks of a majority. Or no"
+    " majority of the clocks agrees",
     _SET_CLOCKS,
     delay_periods=1,
 )
 PEERS_REFUSED: Final = _warning(
     "peers-refused",
-    "this node refused a peer that uses the farm's protocol: wrong password, another farm, another version, a recorded"
-    " handshake, a Raft id that it cannot prove, an evicted identity",
+    "this node refused a peer that uses the farm's protocol. The peer has a wrong password, another farm or version, a"
+    " recorded handshake, a Raft id without proof, or an evicted identity",
     "if it is your node, correct the fault there; otherwise find that program: it did not receive data or access",
 )
 PUBLISHING_WITHOUT_QUORUM: Final = _warning(
@@ -338,8 +337,8 @@ REFUSED_BY_PEERS: Final = _warning(
 )
 ROUTER: Final = _warning(
     "router",
-    "the router refused a structure, cannot publish with this node's key or settings, or does not keep a session ready"
-    " for the standby; or a leaf could not be looked up",
+    "the router refused a structure, cannot publish with this node's key or settings, or cannot look up a leaf. Or it"
+    " does not keep a session for the standby",
     "see the text and the router's own log; after a refusal, the node tries to publish again at growing intervals",
 )
 ROUTER_CLOCK: Final = _warning(
@@ -354,15 +353,15 @@ ROUTER_STATUS: Final = _warning(
 )
 SIGNING_KEY: Final = _warning(
     "signing-key",
-    "the transient key ends within a week or has ended; or the file with the next key cannot be used, belongs to"
-    " another master, or has ended, and the node still signs with its present key",
-    "on the machine with the master key, make the next key with `garlicfarm keys offline`, and replace this node's"
-    " signing key file with it: the node reads it within a reporting period; see `garlicfarm help signing-keys`",
+    "the transient key ends within a week or has ended. Or the next key is unusable, belongs to another master, or has"
+    " ended; then the node still signs with its present key",
+    "on the machine with the master key, make the next key with `garlicfarm keys offline`. Replace this node's signing"
+    " key file with it: the node reads it within a reporting period; see `garlicfarm help signing-keys`",
 )
 SLOW_MAJORITY: Final = _warning(
     "slow-majority",
     "a majority needs more than a fifth of the shortest election timeout to store an entry of this leader (median of"
-    " eight clock entries): pauses may cause needless elections",
+    " eight clock entries). Pauses may cause needless elections",
     "look for a slow disk or a busy processor on the voters, or a slow network between them. If the servers are far"
     " apart, set another `consensus.timing`",
 )

@@ -154,8 +154,8 @@ HISTORY: Final = _get(
 VIEWS: Final = _get(
     "/v1/views",
     PerspectivesAnswer,
-    "the farm as each node sees it: a query by gossip, at most one in 5 seconds, for at most 2 seconds; 409"
-    " `no-gossip`, 503 `starting` before the node's first view",
+    "the farm as each node sees it: a query by gossip for at most 2 seconds, at most one in 5 seconds. 409 `no-gossip`,"
+    " 503 `starting` before the node's first view",
 )
 LOG_TIME: Final = _get("/v1/log-time", LogTimeAnswer, "log time and each server's clock")
 LOG: Final = _get("/v1/log", LogPage, "committed entries, below", numbers={**_PAGE, "linearizable": 0})
@@ -225,7 +225,7 @@ NODES: Final = _get(
 NODES_APPROVE: Final = _post(
     "/v1/nodes/approve",
     NodeApproved,
-    "approve a new node, or give a name to another identity and retire the previous one; a node that does not lead"
+    "approve a new node, or give a name to another identity and retire the previous one. A node that does not lead"
     " takes over leadership first",
     body=NodeRequest,
 )

@@ -119,7 +119,7 @@ MEANINGS: Mapping[VerdictKind, Meaning] = {
         Severity.CRITICAL,
         is_ready=False,
         alarm=FOREIGN_KEY,
-        text="gossip under another farm key arrives, and this node does not reach its own farm: the farm is not"
+        text="gossip under another farm key arrives, and this node does not reach its own farm. The farm is not"
         " created yet, or no other member is alive. A complete farm ignores other farms",
     ),
     VerdictKind.WAITING: Meaning(
@@ -159,8 +159,8 @@ MEANINGS: Mapping[VerdictKind, Meaning] = {
         Severity.WARNING,
         is_ready=True,
         alarm=SERVERS_DOWN,
-        text="the farm works with reduced redundancy: servers are down or do not report, leaves are unhealthy, a router"
-        " does not accept the structure or no other router finds it, or this node has a critical alarm. The alarm"
+        text="the farm works with reduced redundancy. Servers are down or do not report, leaves are unhealthy, or this"
+        " node has a critical alarm. Or a router does not accept the structure, or no other router finds it. The alarm"
         " `servers-down` is active while servers are down",
     ),
     VerdictKind.HEALTHY: Meaning(

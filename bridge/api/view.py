@@ -100,8 +100,8 @@ class VerdictView(Record, frozen=True):
     text: str
     """The verdict in one line; it names servers."""
     can_lose: int | None
-    """Number of servers, any of them, that may fail without the loss of the quorum, of the last server that can publish
-    or of the last healthy leaf. Null if the queried node is not a server of the farm."""
+    """Number of servers, in any combination, that may fail. The others still have a quorum, a server that can publish,
+    and a healthy leaf. Null if the queried node is not a server of the farm."""
     voters: int
     """Number of voters."""
     ready: bool
@@ -448,8 +448,8 @@ class PublishingView(Record, frozen=True):
     handed_over_by_name: str | None = None
     """Name of that server."""
     seen: bool | None = None
-    """True if a look-up by another node's router has found a structure since it was handed over; false if none has
-    found one after enough time. Null until a look-up decides. Only Java routers look up a Meta LeaseSet2."""
+    """True if a look-up by another node's router has found a structure since it was handed over. False if no look-up
+    has found one after enough time. Null until a look-up decides. Only Java routers look up a Meta LeaseSet2."""
     look_ups: tuple[LookUpView, ...] = ()
     """The last look-ups by the routers of the other nodes."""
 

@@ -72,7 +72,7 @@ class _Selection(Struct, frozen=True):
     multiple=True,
     type=click.Choice(ENTRY_TYPES),
     metavar="TYPE",
-    help=f"Only entries of this type; may be given several times: {', '.join(ENTRY_TYPES)}.",
+    help=f"Only entries of this type; may be given several times. Types: {', '.join(ENTRY_TYPES)}.",
 )
 @click.option("--by", metavar="NAME", help="Only reports, clocks and publications of this server.")
 @click.option("--since", metavar="WHEN", help="Only entries since then, by log time: 90s, 10m, 2h, 1d, or a UTC time.")

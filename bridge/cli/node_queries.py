@@ -102,7 +102,7 @@ def answer_timeout_s(default_s: float) -> float:
 
 
 def _credentials(command: F, *, several: bool) -> F:
-    each = "; one for all URLs, or one for each in their order" if several else ""
+    each = " One for all URLs, or one for each in their order." if several else ""
     token = click.option(
         "--token-file",
         type=file_path,
@@ -111,7 +111,7 @@ def _credentials(command: F, *, several: bool) -> F:
         expose_value=False,
         callback=_keep,
         help="With https: a file of that node, control.read.token to read, control.admin.token for changes"
-        f"{each} (default: ${TOKEN_VARIABLE}).",
+        f" (default: ${TOKEN_VARIABLE}).{each}",
     )
     certificate = click.option(
         "--certificate",
@@ -121,7 +121,7 @@ def _credentials(command: F, *, several: bool) -> F:
         expose_value=False,
         callback=_keep,
         help="With https: that node's control.crt, or the authority that signed its certificate"
-        f"{each} (default: ${CERTIFICATE_VARIABLE}, then the authorities of this system).",
+        f" (default: ${CERTIFICATE_VARIABLE}, then the authorities of this system).{each}",
     )
     return token(certificate(command))
 

@@ -51,7 +51,7 @@ def status(node: str | None, *, as_json: bool) -> None:
     """Show the health of the farm, as one node sees it: the verdict, Raft, publications, alarms.
 
     Exit codes: 0 healthy; 3 warning (degraded, waiting, an election); 4 critical (no quorum, nothing published, no
-    healthy leaf, wrong farm key); 1 and 2 have the same meaning as for every command.
+    healthy leaf, wrong farm key). As for every command, 1 means failed, and 2 wrong usage.
     """
     view = call_node(node, VIEW)
     if as_json:

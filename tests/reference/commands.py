@@ -18,7 +18,8 @@ from pipeline.cli.entry import pipeline as handing_on
 HEAD = """# Commands
 
 Every command prints this with `--help`. Exit codes: 0 done, 1 refused or failed with the reason, 2 wrong usage, 130
-interrupted; for `log verify` 2 also means nothing to check; for `status` also 3 and 4 ([verdicts.md](verdicts.md)).
+interrupted. `log verify` also returns 2 if it does not find a log. `status` also returns 3 and 4
+([verdicts.md](verdicts.md)).
 
 | option of many commands | meaning |
 |---|---|
@@ -26,9 +27,14 @@ interrupted; for `log verify` 2 also means nothing to check; for `status` also 3
 | `--json` | print [JSON](json.md) with stable keys, for scripts |
 | `--yes` | skip confirmation prompts |
 {shared}
-Without `--node` a command uses the first of these nodes: `$GARLICFARM_NODE`; the first node in `./farm-state` that
-replies; the node in the default state directory; the node of a package's service in `/var/lib/garlicfarm`, which only
-root may use. A name is the name of a state directory in one of these places. A URL is `https://HOST:PORT` of a node
+Without `--node` a command uses the first of these nodes:
+
+1. `$GARLICFARM_NODE`;
+2. the first node in `./farm-state` that replies;
+3. the node in the default state directory;
+4. the node of a package's service in `/var/lib/garlicfarm`, which only root may use.
+
+A name is the name of a state directory in one of these places. A URL is `https://HOST:PORT` of a node
 with `control.listen`, together with `--token-file` and `--certificate`. Outside of `garlicfarm pipeline`, each command
 with `--node` also takes `--timeout`, `--token-file` and `--certificate`.
 """

@@ -27,8 +27,8 @@ Commands that print facts accept `--json`; the [control endpoint](control-endpoi
 document has `schema`, now 1; only an incompatible change raises it. Ignore unknown keys. An unknown value is `null`,
 never an estimate. The end of a key names its unit: `Ms` milliseconds, `S` seconds. Points in time count from the Unix
 epoch, by the node's own clock in `takenAtMs` and `timeMs`, by log time in `logTimeMs`. NodeIds, hashes, labels and the
-ids of keys and of a farm's cluster are hexadecimal. Exit codes of every command: 0 done, 1 refused or failed (one line
-with the reason on stderr), 2 wrong usage, 130 interrupted; for `status` also 3 and 4 ([verdicts.md](verdicts.md)).
+ids of keys and of a farm's cluster are hexadecimal. [Commands](commands.md) has the exit codes. If a command is
+refused or fails, it prints one line with the reason on stderr.
 
 | command with `--json` | document |
 |---|---|
@@ -74,9 +74,9 @@ CHAPTERS = (
 LEASE_SET = """
 FILE of `garlicfarm lease-set show FILE` contains a Meta LeaseSet2 as bytes or as hexadecimal text (blanks, line ends,
 colons and a leading `0x` are allowed). The exit code is 0 only if `signature.verified` is true. The command verifies
-Ed25519 (type 7) and RedDSA (type 11) signatures by the rule of Java routers: S below the group's order, the equation
-without the cofactor. It shows structures with other types with the verdict `cannot verify`. An expired transient key
-does not invalidate the signature, but is a reason not to accept the structure.
+Ed25519 (type 7) and RedDSA (type 11) signatures by the rule of Java routers. S is below the group's order, and the
+equation lacks the cofactor. It shows structures with other types with the verdict `cannot verify`. An expired transient
+key does not invalidate the signature, but is a reason not to accept the structure.
 """
 
 

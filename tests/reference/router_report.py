@@ -5,11 +5,11 @@ from bridge.core.log.figures import FIGURES, Figure, Unit
 
 HEAD = """# The figures of a router
 
-The keys of `router` in a report ([application-json.md](application-json.md)), and the names of the same figures in the
-[view](json.md#reportview) and in the table `reports` of the [pipeline](pipeline-tables.md). Reports omit figures that
-their kind of router lacks. Keys marked **P** are defined by I2P proposal 150. Columns *file*, *Java* and *i2pd*: *yes*,
-the router measures it; *host*, measured on the host or in the node; *newer*, by a Java router whose I2PControl has the
-key; *no*, not measured.
+The table has the keys of `router` in a report ([application-json.md](application-json.md)). It also has their names in
+the [view](json.md#reportview) and in the table `reports` of the [pipeline](pipeline-tables.md). Reports omit figures
+that their kind of router lacks. I2P proposal 150 defines the keys marked **P**. The columns *file*, *Java* and *i2pd*
+show if the router measures it (*yes*, *no*), or the host or the node (*host*). *newer* is a Java router whose
+I2PControl has the key.
 
 | key | meaning | unit, range | source | file | Java | i2pd | view | column |
 |---|---|---|---|---|---|---|---|---|

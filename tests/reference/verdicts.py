@@ -24,15 +24,15 @@ uses its own view. The leader knows which servers reply to it. The other servers
 If gossip has marked a server dead, but Raft or its reports show that it is alive, the server does not count as down. In
 this case UDP to the server is blocked, and the alarm `udp-blocked` names it.
 
-**Can lose** is the number of servers that may fail, in any combination, while the farm keeps its quorum, a server that
+**Can lose** is the number of servers that may fail, in any combination. The others still have a quorum, a server that
 can publish, and a healthy leaf. If not the quorum but the publishers or the leaves determine the number, the text names
 them.
 
-A member may report any master. So the kind of the verdict depends only on the masters in this node's settings, and on
-masters in the reports of two or more servers. Without such a master, it depends on the masters of the server with the
-lowest Raft id. `degraded` lists the other masters without a valid structure. A master that only evicted or retired
-identities have reported or published does not count, unless the log has a publication of it and another server has a
-leaf for it. Clients may still use the address of such a master, until the log drops it an hour after the last
+A member may report any master. So the kind of the verdict depends only on the masters in this node's settings, or in
+the reports of two or more servers. Without such a master, it depends on the masters of the server with the
+lowest Raft id. `degraded` lists the other masters without a valid structure. A master of
+only evicted or retired identities does not count, unless the log has its publication and another server has a leaf for
+it. Clients may still use the address of such a master, until the log drops it an hour after the last
 publication.
 
 A node whose disk is full or hangs cannot add entries to its log. While it knows a leader, its verdict is
@@ -59,14 +59,14 @@ FOOT = """
 The exit code of `garlicfarm status` depends on the severity of the verdict: 0 for `ok`, 3 for `warning`, 4 for
 `critical`. As with every command, 1 means that no node replied, and 2 means wrong usage.
 
-`/healthz` does not depend on the verdict. It replies 503 only if a restart of the process would help: for 30 s the
-process has not run its own checks, or has not applied committed entries. So a supervisor that restarts a process when
-`/healthz` fails does not restart it when the quorum is lost. Use `/readyz` for alerts and for routing.
+`/healthz` does not depend on the verdict. It replies 503 only if a restart of the process would help. This is so if
+the process has not run its own checks, or has not applied committed entries, for 30 s. So a supervisor that restarts a
+process when `/healthz` fails does not restart it when the quorum is lost. Use `/readyz` for alerts and for routing.
 
 Before the first structure is published, the alarm `not-published` waits for three reporting periods. A node without a
 quorum shows the structure that it signed alone ([publishing.md](../explanation/publishing.md)). Farms that share a
-network do not disturb each other: gossip under another farm key is a verdict only of a node that does not reach its own
-farm, and an alarm only while a server of the farm is down.
+network do not disturb each other. Gossip under another farm key is the verdict only of a node that does not reach its
+own farm. It raises an alarm only while a server of the farm is down.
 """
 
 

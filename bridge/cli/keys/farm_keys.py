@@ -391,7 +391,7 @@ def replace_keys(nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: boo
 def export(file: Path, node: str | None, *, replace: bool, unconfirmed: bool, as_json: bool) -> None:
     """Write the current farm key file.
 
-    FILE gets mode 0600. New nodes need it to join the farm, and also nodes that were down during a rotation.
+    FILE gets mode 0600. New nodes need it to join the farm. Nodes that did not run during a rotation also need it.
     """
     text = call_node(node, KEYS_EXPORT, ExportKeysRequest(unconfirmed)).farm_key
     if unconfirmed:

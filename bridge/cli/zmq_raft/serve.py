@@ -161,8 +161,8 @@ class PeerReporter(Lines):
 @click.option(
     "--compact-command",
     metavar="CMD",
-    help="The program that makes snapshots; it gets the previous one and the entries on stdin, and prints the new one"
-    " (default: the log is never compacted).",
+    help="The program that makes snapshots (default: the log is never compacted). It gets the previous snapshot and the"
+    " entries on stdin, and prints the new snapshot.",
 )
 @click.option(
     "--compact-at",

@@ -236,7 +236,7 @@ FAMILIES: Final = (
             Fault.WRONG_METHOD: _SENDER,
             Fault.WRONG_VERSION: _SAME_RELEASE,
             Fault.WRONG_CREDENTIALS: (
-                "Give that node the farm's present key file, or the users that `consensus.users_file` names; if it is"
+                "Give that node the farm's present key file, or the users that `consensus.users_file` names. If it is"
                 " not yours, a program guesses passwords without success"
             ),
             Fault.REPLAYED: "A program on the network repeats recorded bytes; it gains neither a reply nor access",
@@ -267,7 +267,7 @@ FAMILIES: Final = (
             ),
             Fault.REFUSED_CHANGE: "The event `change-refused` has the reason",
             Fault.FOREIGN_SNAPSHOT: (
-                f"{_SAME_RELEASE}; if another program is a server, restart it with its complete log: neither side reads"
+                f"{_SAME_RELEASE}. If another program is a server, restart it with its complete log: neither side reads"
                 " the other's snapshots"
             ),
         },

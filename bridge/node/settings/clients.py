@@ -168,15 +168,15 @@ class KafkaSettings:
     groups: Annotated[
         bool,
         Setting(
-            "consumer groups may commit their offsets, as entries of the log; set it on"
-            " all nodes with a listener, and also `kafka.peers`, because the leader coordinates the groups"
+            "consumer groups may commit their offsets, as entries of the log. The leader coordinates the groups, so set"
+            " it on all nodes with a listener, and also `kafka.peers`"
         ),
     ] = False
     control_records: Annotated[
         bool,
         Setting(
-            "readers get control records in place of entries that they must not see, so that each offset has a record;"
-            " some clients (kafka-python-ng, kafka-go) deliver them; the same on all nodes"
+            "readers get control records in place of entries that they must not see, so that each offset has a record."
+            " Some clients (kafka-python-ng, kafka-go) deliver them. Set it alike on all nodes"
         ),
     ] = False
     peers: Annotated[

@@ -154,7 +154,7 @@ class NodeConfiguration:
         frozenset[bytes],
         Setting(
             "node ids (16 hexadecimal digits each) of the nodes that may create the farm: at least `expect`, and"
-            " fewer than twice `expect`; it overrides the list in the key file, and applies until the farm is created",
+            " fewer than twice `expect`. It overrides the list in the key file, and applies until the farm is created",
             maximum=2 * EXPECT_MAX - 1,
             parse=_node_id,
             show=bytes.hex,

@@ -155,8 +155,8 @@ class ConsensusSettings:
     timing: Annotated[
         Timing,
         Setting(
-            'elections begin after 1 to 2 s with `"lan"`, 0.5 to 1 s with `"local"`, 30 to 60 s with `"i2p"`;'
-            " other limits between servers are longer with `i2p`",
+            'elections begin after 1 to 2 s with `"lan"`, 0.5 to 1 s with `"local"`, 30 to 60 s with `"i2p"`.'
+            " With `i2p`, other limits between servers are also longer",
             default='`"lan"`; with `i2p` `"i2p"`',
             shared=True,
             reported="timing",
@@ -217,7 +217,7 @@ class ConsensusSettings:
         AdmissionChoice,
         Setting(
             'nodes beyond the founders: `"ask"` waits for `garlicfarm node approve`; `"all"` admits each node with'
-            " the key file, one in a reporting period; applies while this node leads, so set it alike on all",
+            " the key file, one in a reporting period. It applies while this node leads, so set it alike on all",
             shared=True,
             reported="admit",
         ),

@@ -81,8 +81,8 @@ def _control_url(text: str) -> ControlUrl:
 
 
 _SAM: Final = Setting(
-    "the router's SAM bridge, on loopback or a private address: the node opens its directory there, which returns"
-    f' signed structures to clients (`garlicfarm link`); `"{_OFF}"`: without a directory',
+    "the router's SAM bridge, on loopback or a private address. The node opens its directory there, which returns"
+    f' signed structures to clients (`garlicfarm link`). `"{_OFF}"`: without a directory',
     default=f'kind `i2cp`: port {SAM_PORT} of the host in `i2cp` if that is private; otherwise `"{_OFF}"`',
     example=f"127.0.0.1:{SAM_PORT}",
     parse=_sam,
