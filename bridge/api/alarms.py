@@ -91,7 +91,7 @@ NOT_PUBLISHED: Final = _critical(
 NO_HEALTHY_LEAF: Final = _critical(
     "no-healthy-leaf",
     "a structure is published, and none of its leaves is healthy. The text names their nodes, and the missing"
-    " conditions of each leaf: a reply of its router, its lease set, or a reply of its service to the probe",
+    " conditions of each leaf: its router replies, its lease set is found, or its service replies",
     "follow the alarm's action for each condition. `garlicfarm farm` shows the conditions of each leaf, and"
     " `garlicfarm doctor --config FILE` on that node measures them now",
 )
