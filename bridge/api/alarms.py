@@ -90,8 +90,8 @@ NOT_PUBLISHED: Final = _critical(
 )
 NO_HEALTHY_LEAF: Final = _critical(
     "no-healthy-leaf",
-    "a structure is published, and none of its leaves is healthy. The text names their nodes, and the missing"
-    " conditions of each leaf: its router replies, its lease set is found, or its service replies",
+    "a structure is published, and none of its leaves is healthy. For each leaf, the text has its node and the"
+    " missing conditions: the router's reply, the lease set, or a reply to the probe",
     "follow the alarm's action for each condition. `garlicfarm farm` shows the conditions of each leaf, and"
     " `garlicfarm doctor --config FILE` on that node measures them now",
 )

@@ -102,8 +102,8 @@ TABLES: dict[str, Table] = {
         MASTERS_OF_SERVER_MAX,
         MASTERS_MAX,
         (Release.LOG_TIME,),
-        "an hour after its last publication, if no server reports it; in a full table, the first master of each"
-        " server has priority, then the other masters within the share, then further masters",
+        "an hour after its last publication, if no server reports it. In a full table, the first master of each"
+        " server has priority, then the other masters within the share",
     ),
     "FarmState.admitted": Table(
         "the number of admitted identities",
