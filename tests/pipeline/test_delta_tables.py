@@ -153,7 +153,7 @@ def test_retention_drops_whole_files_but_keeps_undated_rows(tmp_path: Path) -> N
 
 def test_log_time_in_future_does_not_drop_present_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = NOON.timestamp() + 1_000
-    monkeypatch.setattr(upkeep.time, "time_ns", lambda: round(now_s * 1e9))
+    monkeypatch.setattr("pipeline.tables.upkeep.time.time_ns", lambda: round(now_s * 1e9))
     ahead = [{**clock(0), "index": 7, "log_time": NOON + timedelta(days=40)}]
     tidy(append_rows(Table(tmp_path, CLOCKS), [[clock(400)], ahead, [clock(600)], [clock(900)]]), 500_000)
     assert indexes(tmp_path) == [7, 600, 900]
