@@ -41,7 +41,7 @@ SKIPPED_MAX: Final = 16_384
 OLDEST_S: Final = 7 * 3600 + 45 * 60
 AHEAD_S: Final = 15 * 60
 REPEATED_S: Final = OLDEST_S + AHEAD_S
-"""Seconds in which a client repeats an update, from its creation: `requestIdTtl` of the package."""
+"""A client repeats an update for at most this number of seconds: `requestIdTtl` of the package."""
 _MARK: Final = "zmq:"
 _FORMAT: Final = 1
 _FORMAT_WITH_AUTHORS: Final = 2
