@@ -76,8 +76,8 @@ test-spark: $(VENV)/all.stamp
 # The two parts of a folder are divided by the first letters of the modules.
 PART_node-1 := tests/node --ignore-glob 'tests/node/test_[!a-j]*'
 PART_node-2 := tests/node --ignore-glob 'tests/node/test_[a-j]*'
-PART_pipeline-1 := tests/pipeline --ignore-glob 'tests/pipeline/test_[!a-k]*'
-PART_pipeline-2 := tests/pipeline --ignore-glob 'tests/pipeline/test_[a-k]*'
+PART_pipeline-1 := tests/pipeline --ignore-glob 'tests/pipeline/test_[!a-l]*'
+PART_pipeline-2 := tests/pipeline --ignore-glob 'tests/pipeline/test_[a-l]*'
 PART_simulation := tests/simulation
 PART_others := $(patsubst %,--ignore tests/%,end_to_end interop node pipeline simulation spark)
 $(PARTS:%=test-%): test-%: $(VENV)/all.stamp
