@@ -243,7 +243,7 @@ def test_refusal_of_broker_is_not_retried(texts: tuple[str, ...], remedy: str) -
         (CREATION, "org.apache.kafka.common.config.ConfigException: No resolvable bootstrap urls"),
     ],
 )
-def test_broker_without_reply_is_silent(texts: tuple[str, ...]) -> None:
+def test_broker_without_reply_is_not_a_refusal(texts: tuple[str, ...]) -> None:
     session = MagicMock()
     session._jvm.org.apache.kafka.clients.admin.AdminClient.create.side_effect = Py4JJavaError("", JavaError(*texts))
     with pytest.raises(FarmSilentError, match=f"did not reply: {texts[-1]}"):
