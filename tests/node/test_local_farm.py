@@ -11,8 +11,15 @@ import pytest
 from bridge.core.formation.founding import FormationState, Promise, founding_of
 from bridge.node.local import farm_files
 from bridge.node.local.farm_files import LOOPBACK, LocalFarm, LocalFarmError, locked, prepare
-from bridge.node.security.key_files import load_farm_key, load_master_key, load_signing_key, save_signing_key
+from bridge.node.security.key_files import (
+    load_farm_key,
+    load_master_key,
+    load_signing_key,
+    save_master_key,
+    save_signing_key,
+)
 from bridge.node.settings.configuration import Overrides, load_configuration
+from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.membership.formation_state import encode_formation_state
 from tests.effort import each_case
 
@@ -128,6 +135,15 @@ def test_farm_of_other_size_is_refused_unchanged(tmp_path: Path) -> None:
     before = contents(tmp_path)
     with pytest.raises(LocalFarmError, match="holds a farm of 3 nodes, not of 5: start it with --nodes 3"):
         prepare(tmp_path, 5)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["formation.json", "node.toml", "master.key"])
+def test_directory_of_real_node_or_master_is_refused(tmp_path: Path, name: str) -> None:
+    save_master_key(tmp_path / name, new_master_key())
+    before = contents(tmp_path)
+    with pytest.raises(LocalFarmError, match=f"{name} does not belong to a demonstration"):
+        prepare(tmp_path, 3)
     assert contents(tmp_path) == before
 
 

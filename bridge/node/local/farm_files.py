@@ -43,6 +43,7 @@ from bridge.node.security.key_files import (
     write_private_file,
 )
 from bridge.node.security.local_trust import UntrustedPathError, make_state_directory
+from bridge.node.settings.places import CONFIGURATION_NAME
 from bridge.sam.connection import SamBridge
 from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S, DestinationKeyError, MasterKey, new_master_key
 from bridge.wire.i2p.key_file import parse_sam_private_key, sam_private_key
@@ -76,7 +77,7 @@ class NodeFiles(Struct, frozen=True):
     @property
     def configuration_file(self) -> Path:
         """The file for `garlicfarm run --config`."""
-        return self.directory / "node.toml"
+        return self.directory / CONFIGURATION_NAME
 
     @property
     def log_file(self) -> Path:
@@ -115,7 +116,8 @@ def locked(directory: Path) -> Iterator[None]:
 def prepare(directory: Path, servers: int, bridge: SamBridge | None = None) -> LocalFarm:
     """Make or complete the files of a farm of `servers` nodes below `directory`, with directories at a SAM bridge.
 
-    Raise LocalFarmError if the directory holds a farm of another size, or if a configuration cannot contain its path.
+    Raise LocalFarmError if the directory holds a farm of another size, or files of a farm that is no demonstration, or
+    if a configuration cannot contain its path.
     """
     try:
         os.fspath(directory.absolute()).encode()
@@ -123,6 +125,7 @@ def prepare(directory: Path, servers: int, bridge: SamBridge | None = None) -> L
         raise LocalFarmError(
             f"{directory.absolute()}: TOML cannot name it; choose a place in UTF-8 with --state-dir"
         ) from error
+    _refuse_other_use(directory)
     continued = _farm_key(directory, servers)
     master = _master_key(directory)
     node_directories = [directory / f"node-{number}" for number in range(1, servers + 1)]
@@ -140,6 +143,18 @@ def prepare(directory: Path, servers: int, bridge: SamBridge | None = None) -> L
         replace_file(node.configuration_file, _toml(directory, node, others, bridge).encode())
         nodes.append(node)
     return LocalFarm(directory, tuple(nodes), continued)
+
+
+def _refuse_other_use(directory: Path) -> None:
+    """Raise LocalFarmError if a demonstration would use the keys of a real farm, or write into the state of a node."""
+    master = directory / "master.key"
+    found = [each for each in (directory / FORMATION_FILE, directory / CONFIGURATION_NAME) if each.exists()]
+    if master.exists() and not load_master_key(master).demo:
+        found.append(master)
+    if found:
+        raise LocalFarmError(
+            f"{found[0]} does not belong to a demonstration: choose another directory with --state-dir"
+        )
 
 
 def _farm_key(directory: Path, servers: int) -> bool:
@@ -206,7 +221,7 @@ def _ports(node_directories: list[Path]) -> list[tuple[int, int]]:
     with ExitStack() as reserved:
         chosen = []
         for node_directory in node_directories:
-            gossip, consensus = _previous_ports(node_directory / "node.toml")
+            gossip, consensus = _previous_ports(node_directory / CONFIGURATION_NAME)
             chosen.append((_hold(reserved, socket.SOCK_DGRAM, gossip), _hold(reserved, socket.SOCK_STREAM, consensus)))
         return chosen
 
