@@ -120,7 +120,7 @@ def test_missing_directory_of_new_file_is_named(tmp_path: Path) -> None:
 
 
 def test_refused_new_file_names_its_directory(tmp_path: Path) -> None:
-    """The advice needs no root: a user without the right to write, or an immutable directory, has the same error."""
+    """A user without the right to write gets this error, and root gets it for an immutable directory."""
     advice = access_advice(tmp_path / "farm.key", PermissionError(errno.EPERM, "Operation not permitted"))
     assert f"may not make files in {tmp_path}: name another place" in advice
 
