@@ -1,13 +1,13 @@
 """The farm: it connects gossip and consensus, and publishes the agreed structure.
 
-Imports point only one way: `core` (pure decisions) <- `wire` (structures as bytes) <- `api` (JSON) <- `sam` <- `node`
-and `connect` (trio) <- `tui` <- `cli`.
+Imports point only one way: `core` <- `wire` <- `api` <- `sam` <- `node` and `connect` <- `tui` <- `cli`. `core` has
+pure decisions, `wire` structures as bytes, `api` JSON; `node` and `connect` use trio.
 """
 
 from pathlib import Path
 
 VERSION = "0.1.0"
-"""Of the distribution; pyproject.toml reads it here."""
+"""Version of the distribution; pyproject.toml reads it here."""
 DOCUMENTS = (Path(__file__).parent / "docs", Path(__file__).parents[1] / "docs")
 """The places of docs/: inside the package, and in a checkout."""
 

@@ -6,9 +6,9 @@
     alive                   does not answer the leader                  down for the quorum (`FarmFacts`)
     alive                   answers, and its last report is too old     its entries do not arrive: `not_reporting`
 
-A process that has just ended matches the first row for a moment: gossip marks it dead within seconds, while its last
-reply to Raft is still recent. After a start or a network outage, a server answers by Raft before gossip marks it alive
-and before its report is in the log. So `ContactWatch` reports a contradiction only after `patience_ms`.
+A process that has just ended matches the first row for a moment: gossip marks it dead while its last reply to Raft is
+recent. After a start or a network outage, a server answers by Raft before gossip marks it alive and before its report
+is in the log. So `ContactWatch` reports a contradiction only after `patience_ms`.
 
 *Servers that are down.* Gossip decides whether a server's process is up. On the leader, Raft contact decides whether
 the server counts toward the majority. A server whose Raft port is blocked is alive in gossip, but does not count toward
@@ -302,9 +302,8 @@ def name_of(server: VoterView) -> str:
 def _masters(view: FarmView) -> tuple[tuple[PublishingView, ...], tuple[PublishingView, ...]]:
     """Return the masters that decide the verdict, and the others.
 
-    If this node does not have a master, and each master of the farm has only one server, the masters of the server with
-    the lowest Raft id decide. Ids are assigned in the order of admission, so a later member cannot displace these
-    masters.
+    If this node lacks a master and each master has only one server, the masters of the server with the lowest Raft id
+    decide. Ids are assigned in the order of admission, so a later member cannot displace these masters.
     """
     servers: dict[str, set[int]] = {each.master: set() for each in view.publishing}
     for report in view.reports:

@@ -1,7 +1,7 @@
 """`garlicfarm lease-set show FILE…`: decodes and verifies Meta LeaseSet2; exit code 0 only if every signature holds.
 
-A shell expands `farm-state/node-*/published/*.meta-ls2` to several files when a publisher was killed: its last
-structure stays on its disk, next to the structure of its successor.
+After the kill of a publisher, a shell expands `farm-state/node-*/published/*.meta-ls2` to several files: its last
+structure, and its successor's structure.
 """
 
 import time

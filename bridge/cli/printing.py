@@ -4,7 +4,7 @@
     print_*    tables and facts: aligned columns that are never wrapped or cut, for any width of the terminal
     print_wide_table   a table with many columns; on a terminal that is too narrow for it, a line for each field
     print_markdown   a document of the project, as wide as the terminal; letters that it cannot show become "?"
-    json_text  exact JSON, with escapes for invisible letters
+    json_text   exact JSON, with escapes for invisible letters
     PrintableFormatter, print_exception   log records, and the exception that ends a command
     RepeatLimit   logs a limited number of lines of one cause in a period; then the number of the others
     written_apart   while a command serves, a thread writes its lines (`serving.line_writer`)

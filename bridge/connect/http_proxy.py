@@ -8,8 +8,8 @@ After the response the proxy closes the stream. The leaf does not close it first
 of a long response. The proxy never sends a request twice. If a leaf fails after the proxy has sent the head, the reply
 is 502 or 504. The user or the browser then decides about another attempt.
 
-Everything is bounded: connections, bytes of a head, bytes in memory (one part of a body in each direction), and the
-time for each step of a client. A client that stops reading or sending loses its connection.
+Bounds apply to connections, bytes of a head, bytes in memory (one part of a body in each direction), and each step's
+time. A client that stops reading or sending loses its connection.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -73,9 +73,9 @@ class Farms:
         """Return the farm of a target; raise `HeadError`.
 
         If the process has one link, a request in origin form to the proxy's own address also leads to that farm. Only
-        `localhost`, a numeric host and a missing host count as its own address, because the owner of any other name
-        could let the name resolve to this machine. Web pages of other sites can send requests to this machine too;
-        these are refused.
+        `localhost`, a numeric host and a missing host count as its own address. The owner of any other name could let
+        the name resolve to this machine. Web pages of other sites can send requests to this machine too; these are
+        refused.
         """
         farm = self._by_host.get(target.host)
         if farm is None and target.form is TargetForm.ORIGIN and _is_own_address(target.host):

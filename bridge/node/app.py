@@ -9,10 +9,10 @@ A node that discovers an existing farm waits until the leader announces its admi
 server like the founders: the leader makes it a learner, and a voter if there is room. A node whose address or name
 changes restarts within the process, with other settings (`restarting`).
 
-The node ends on request (a signal, `leave`, or its parent closes the pipe) or after an error: another process uses its
-identity, its storage is damaged, or a task failed. After an error, the last line of the log contains the reason. After
-the first signal the node may hand over its leadership; a second signal cancels the handover. In each case the process
-has `CLOSE_SECONDS` to close its files and connections, even if a disk hangs.
+The node ends on request: a signal, `leave`, or a closed pipe of its parent. It also ends after an error: another
+process uses its identity, its storage is damaged, or a task failed. After an error, the last line of the log contains
+the reason. After the first signal the node may hand over its leadership; a second signal cancels the handover. In each
+case the process has `CLOSE_SECONDS` to close its files and connections, even if a disk hangs.
 """
 
 import os

@@ -177,8 +177,8 @@ class SamSession:
     async def accept(self) -> tuple[bytes, trio.SocketStream]:
         """Wait for a stream from a peer; return the hash of its destination, and the stream.
 
-        Use one call of a session at a time, without a timeout: i2pd ends simultaneous ones, and a Java router drops the
-        stream after a canceled one. Between two calls, the routers queue new streams for some seconds.
+        Use one call of a session at a time, without a timeout. i2pd ends simultaneous calls; a Java router drops the
+        stream after a canceled call. Between two calls, the routers queue new streams for some seconds.
         """
         pairs = {"ID": self._id, "SILENT": "false"}
         with self._unless_ended():

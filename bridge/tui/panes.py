@@ -6,9 +6,9 @@
     footer     a question or a notice, whole; the filter while it is typed; or
                the panes with their keys, the shown one in reverse              1 line or more, one more of a local farm
 
-From 150 columns on the farm's pane has two columns: members and publications on the left, with charts below them, the
-last take-over and events on the right. Below that width they are stacked; from 100 columns on, charts come before the
-events if at least eight of these remain. The less important sections give way first.
+From 150 columns on, the farm's pane has two columns: members, publications and charts on the left, the last take-over
+and events on the right. Below that width they are stacked; from 100 columns on, charts come before the events if at
+least eight of these remain. The less important sections give way first.
 """
 
 import textwrap

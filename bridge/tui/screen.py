@@ -1,7 +1,7 @@
 """A live screen on a terminal: draws the content again after changes, and restores the terminal at the end.
 
     lines(width, height) ──▶ padded to that width ──▶ terminal
-    redraw once a second, after a key or the mouse, at a change of the window's size, and after SIGCONT
+    redraw   once a second, after a key or the mouse, at a change of the window's size, and after SIGCONT
     keys, mouse ──▶ press(input): True ends it
     SIGTSTP (Ctrl-Z) ──▶ terminal restored, process stopped;   SIGCONT ──▶ terminal taken again
 

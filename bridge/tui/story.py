@@ -2,8 +2,7 @@
 
     TraceEvent, of one node or of several ─▶ Story.add ─▶ StoryLine, each fact once ─▶ farm's pane, pane of events
 
-A line is made when its event arrives, not each time that it is drawn: a screen is drawn each second, and there are a
-thousand lines.
+A line is made when its event arrives, not at each drawing: a screen with a thousand lines is drawn each second.
 """
 
 from collections import deque

@@ -1,7 +1,7 @@
 """The tasks of the live view: query the nodes, read keys, carry out orders, and draw (`top`, and `up`).
 
     query the node that answered last ── no answer ──▶ query the others ── none answers ──▶ show the reason
-    while it does not lead: the lag of the others, from the leader, if that is one of the nodes
+    while it does not lead   the lag of the others, from the leader, if that is one of the nodes
     events of that node, by long polls ──▶ history ◀── a view each second
     entries of the log, while they are shown
     keys ──▶ `state.update` ──▶ state, orders ──▶ the node ──▶ their results, in the footer

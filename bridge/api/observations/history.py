@@ -54,8 +54,8 @@ class HistorySpan(Record, frozen=True):
     end_ms: int
     """End of the period."""
     text: str
-    """The state: the verdict's text, the leader's or publisher's name, the alarm's text, or a node's status. Of a leaf:
-    `healthy`, its faults, or `excluded by an operator`. Without a leader or publisher it is empty."""
+    """The state: the verdict's text, the leader's or publisher's name, the alarm's text, or the status of a node. For a
+    leaf: `healthy`, its faults, or `excluded by an operator`. Without a leader or publisher it is empty."""
     severity: Severity
     """Severity of the state."""
 

@@ -2,7 +2,7 @@
 
     serve   $XDG_RUNTIME_DIR/garlicfarm/connect.sock, mode 0600; a stale socket is replaced, a used one is not
     get     GET /status and GET /metrics                       for `--status`
-    tunnel  CONNECT ADDRESS:80, then bytes in both directions  for `--stdio`, so that ssh does not wait for a session
+    tunnel  CONNECT ADDRESS:80, then bytes both ways           for `--stdio`, so that ssh does not wait for a session
 
 Both ends check the other one, as for the control socket of a node (`bridge.node.security.local_trust`): only this user
 and root are trusted.

@@ -5,7 +5,7 @@
     topics of `garlicfarm help`                 from the documents
 
 Each press of the key runs `garlicfarm` once, so a request to a node has half a second. If a node does not answer, or
-refuses this user, the command does not print suggestions: an error would be printed into the line that the user types.
+refuses this user, the command prints nothing: an error would appear in the line that the user types.
 """
 
 from collections.abc import Callable, Iterable

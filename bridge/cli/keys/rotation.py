@@ -1,14 +1,14 @@
 """A rotation of the farm's keys from the first step to the last, through one node's control endpoint.
 
-    install a new key ─▶ all open with it ─▶ use it ─▶ all seal with it ─▶ remove the old one ─▶ all refuse it
+    install a new key ─▶ all open with it ─▶ use it ─▶ all seal with it ─▶ remove the old key
 
 Each step waits until every running member has confirmed and stored it, or, if forced, until a timeout. A member that
-could not store the new key would return with the old key after a restart, and would be refused once the old key is
-removed. An interruption before the last step isolates no member, because the old key still opens datagrams. The same
-command continues an interrupted rotation. The epochs of the keys show the next step. If the newest installed key is
-newer than the choice of the sealing key, the command continues with that key. If the newest installed key is older than
-the sealing key, only its removal is missing. Otherwise an earlier rotation left the key unused, and a new one replaces
-it.
+could not store the new key would return with the old key after a restart. After the removal of the old key, the others
+would refuse it. An interruption before the last step isolates no member, because the old key still opens datagrams. The
+same command continues an interrupted rotation. The epochs of the keys show the next step. If the newest installed key
+is newer than the choice of the sealing key, the command continues with that key. If the newest installed key is older
+than the sealing key, only its removal is missing. Otherwise an earlier rotation left the key unused, and a new one
+replaces it.
 """
 
 from collections.abc import Callable

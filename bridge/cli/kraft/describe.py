@@ -2,7 +2,7 @@
 
     --status        the leader, the lag of the followers, the voters
     --replication   a row for each replica: the leader, the followers, the observers
-                    (a line for each field if the terminal is too narrow for Kafka's table, unless --wide)
+                    on a narrow terminal,   a line for each field in place of Kafka's table, unless --wide
 
 The figures are computed as in Kafka's tool. *Lag in time* of a follower is the time since it last had all of the
 leader's log. It is 0 for a follower that has all of it, and -1 if the leader does not know.

@@ -3,8 +3,8 @@
     run_server ──▶ trio.run(serve) ──▶ the end of the command: its reasons, Ctrl-C, or exit code 0
                        └── on_signals: SIGINT, SIGTERM and SIGHUP stop the server
 
-`garlicfarm run` has a log instead of these lines, and a node ends in other ways, so it shares only the deadline and the
-bounds of memory.
+`garlicfarm run` has a log instead of these lines, and ends in other ways. It shares only the deadline and the bounds of
+memory.
 """
 
 import signal

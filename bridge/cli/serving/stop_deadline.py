@@ -3,10 +3,10 @@
     the parts' own bounds (`consensus.storage.disk.STOP_SECONDS`, one second for notes)     they report the hanging part
     StopDeadline                                                                            any other hanging part
 
-A call that a thread has begun cannot be ended from outside: a sync of a hung disk, a look-up of a name, a read from a
-dead file server. Each part could abandon its threads when it is canceled, but then a slow write could be completed
-after a later write. So the parts wait for their threads, but the process has a deadline. A separate thread ends the
-process then, with a line about it and exit code 1. The thread needs neither the event loop nor the disk.
+Nothing can end a call in another thread: a sync of a hung disk, a look-up of a name, a read from a dead server. Each
+part could abandon its threads when it is canceled, but then a slow write could be completed after a later write. So the
+parts wait for their threads, but the process has a deadline. A separate thread ends the process then, with a line about
+it and exit code 1. The thread needs neither the event loop nor the disk.
 """
 
 import os

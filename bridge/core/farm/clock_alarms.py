@@ -2,9 +2,9 @@
 
     founding      every node without a log: its clock differs from most clocks, or most clocks differ from each other
     own clock     every node: its clock differs from the clocks of a majority of the voters
-    other clocks  the leader: clocks of other servers differ from that majority
-    log time      the leader: log time leads the clocks of a majority by more than correct reports explain, so log
-                  time does not advance; or no majority of the voters reports
+    other clocks   the leader: clocks of other servers differ from that majority
+    log time       the leader: log time leads the clocks of a majority by more than correct reports explain, so it
+                   does not advance. Or no majority of the voters reports
 
 If no majority of the clocks agrees, the text lists all clocks, because a machine cannot find the correct one.
 """

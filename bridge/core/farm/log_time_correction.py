@@ -1,11 +1,11 @@
 """Set log time back to the time that the clocks of a majority of the voters show (M), by an operator's entry.
 
-docs/how-to/log-time.md describes it for operators. Log time never goes back automatically. If the clocks of a majority
-were ahead and are then corrected, log time does not advance until these clocks have caught up with it, which may take
-years. The operator ends this with a correction:
+docs/how-to/log-time.md describes it for operators. Log time never goes back automatically. After a correction of a
+majority's fast clocks, log time does not advance until these clocks have caught up with it. This may take years. The
+operator ends this with a correction:
 
-    accepted   if log time leads M by more than a period and the allowance (correct reports do not explain more), and
-               the time in the entry is between M and M + allowance
+    accepted   if log time leads M by more than correct reports explain (a period and the allowance). The entry's time
+               must be between M and M + allowance
     refused    otherwise, with the numbers
 
 So a correction, like a clock entry, can only set log time to the time of a majority of the clocks

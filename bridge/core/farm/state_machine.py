@@ -322,11 +322,10 @@ class Farm:
     def session_of(self, entry: ProvenRecord) -> RequestId | None:
         """Return the request id of an entry in the form of the table of sessions; None without one.
 
-        A request of a proven entry belongs to its author. Otherwise any client could submit a meaningless entry under
-        the next request id of a correct server, and that server's own entry would count as a repetition. The first
-        sessions of each of the farm's own authors, up to `AUTHOR_SESSIONS_MAX`, are not displaced by sessions of
-        unknown authors. A session never changes from protected to unprotected or back: otherwise its requests would
-        count as new again.
+        A request of a proven entry belongs to its author. Otherwise any client could submit an entry under the next
+        request id of a correct server, whose own entry would count as a repetition. The first sessions of each of the
+        farm's own authors, up to `AUTHOR_SESSIONS_MAX`, are not displaced by sessions of unknown authors. A session
+        never changes from protected to unprotected or back: otherwise its requests would count as new again.
         """
         request = request_of(entry.record)
         request_id = None if request is None else parse_request_id(request)

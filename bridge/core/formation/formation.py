@@ -5,9 +5,9 @@
         │                    withdrawal │ │ (operator)                  │ └── a founder reports the same ──┘
         └── the trusted cluster is seen ┴─┴─────────────────────────────┴──▶ observer
 
-Raft starts from a configuration that an operator writes. Here the nodes agree on one, and the simple ways fail: "the
-lowest NodeId starts" creates two clusters if two nodes do not see each other yet; "start with a majority of `expect`"
-creates two if there are more nodes than `expect`. So each founder durably promises one set, and durably endorses one
+Raft starts from a configuration that an operator writes. Here the nodes agree on one, and the simple ways fail. "The
+lowest NodeId starts" creates two clusters if two nodes do not see each other yet. "Start with a majority of `expect`"
+creates two if the number of nodes exceeds `expect`. So each founder durably promises one set, and durably endorses one
 founding. Proposals do not decide anything; they only make conflicting promises rare.
 """
 

@@ -2,7 +2,7 @@
 
     proposal    a set of founders that a node would promise; not durable, changes as discovery continues
     promise     the one set of exactly `expect` founders that a node promises; durable before it is announced
-    endorsement the one founding whose complete promises a node has seen; durable before it is announced
+    endorsed    the one founding whose complete promises a node has seen; durable before it is announced
     founding    a first configuration, made only of the promises of *all* founders
 
 A promise carries the founder's clock and a nonce. A node chooses both for its first promise, and uses them again after
@@ -10,8 +10,8 @@ a withdrawal. So the same set of founders always results in the same cluster id.
 founders of one set could see different promises, and create two clusters.
 
 A founding certifies itself: it carries clock and nonce of each founder's promise, and its cluster id is their hash. So
-a founding cannot claim another cluster id, and a node that knows the cluster id of its farm recognizes that farm's
-founding from any sender.
+a founding cannot claim another cluster id. A node that knows its farm's cluster id recognizes the founding from any
+sender.
 """
 
 import hashlib
@@ -140,8 +140,8 @@ class FormationState(Struct, frozen=True):
 
     `founding` is the farm that this node created, `known` a cluster that others created. `withdrawn` are its withdrawn
     promises: if the other founders complete such a set, this node still belongs to it. `confirmed` is the cluster id
-    that an operator confirmed on this node. `endorsed` is the founding that this node accepted after it had seen all
-    promises in it, even if it is not a founder; `revoked` are earlier endorsements, which an operator withdrew.
+    that an operator confirmed on this node. `endorsed` is the founding that this node, founder or not, accepted after
+    it had seen all promises in it. An operator withdrew the endorsements in `revoked`.
     """
 
     promise: Promise | None = None

@@ -159,9 +159,9 @@ def kind_of(record: Record) -> Kind:
 def kinds_in(members: AbstractSet[str]) -> list[Kind]:
     """Return the kinds that the members of an object name.
 
-    If members of several kinds are present, a kind of an earlier level has precedence over kinds from `KAFKA_LEVEL` on,
-    because an older version ignores the member of an unknown kind. Kinds of one level, and all below `KAFKA_LEVEL`,
-    exclude each other.
+    If members of several kinds are present, kinds of earlier levels have precedence over kinds from `KAFKA_LEVEL` on.
+    An older version ignores the member of an unknown kind. Kinds of one level, and all below `KAFKA_LEVEL`, exclude
+    each other.
     """
     named = [_BY_MEMBER[each] for each in _BY_MEMBER.keys() & members]
     if len(named) > 1:

@@ -12,7 +12,7 @@ messages. A clock entry sets log time to min(its time, limit), and never back. I
 wrong, each majority includes a server with a right clock. So M and V are never further ahead of the true time than that
 clock. docs/reference/publishing-rules.md ("Log time") has the reason for the allowance.
 
-Without a majority of readings (after an election, before the first reports) V bounds log time: all clock entries
+Without a majority of readings (after an election, before the first reports) V bounds log time. All clock entries
 together cannot exceed V by more than one allowance. The voters come from the configurations in the log, so the limit
 depends on the log alone and is equal on every server. A joint configuration needs both majorities.
 """

@@ -9,12 +9,12 @@
 docs/explanation/changing-servers.md ("Raft ids") has the rules for ids, lapses, names and shares.
 
 The id follows from the previous entries, so two leaders cannot assign the same id. The entry names the id too, so the
-leader's signature covers the binding of id and identity, and every node that knows the founders can verify it without
-the log. For that, the table keeps the signed bytes of the entry that first admitted an identity.
+leader's signature covers the binding of id and identity. Every node that knows the founders can verify it without the
+log. For that, the table keeps the signed bytes of the entry that first admitted an identity.
 
-The row of the highest id is kept, as LAPSED, until a higher id is assigned, because the next id follows from the
-highest one in the table. An id below the highest one without a row counts as lapsed (`is_lapsed`): its admission
-lapsed, or `with_room` dropped its row. A node that presents an admission with such an id is refused.
+The row of the highest id stays, as LAPSED, until a higher id is assigned. The next id follows from the highest one in
+the table. An id below the highest one without a row counts as lapsed (`is_lapsed`): its admission lapsed, or
+`with_room` dropped its row. A node that presents an admission with such an id is refused.
 """
 
 from collections.abc import Collection, Mapping
@@ -36,8 +36,7 @@ LAPSE_MS = 1_800_000
 """Log time within which an admitted identity must become active.
 
 A newly approved node needs seconds; half an hour is enough for a large log over a slow line. The limit also protects
-the 1,024 places: with one automatic admission in each reporting period of 30 s, only about sixty admissions are pending
-at the same time.
+the 1,024 places. With one automatic admission per reporting period of 30 s, about sixty are pending at the same time.
 """
 
 
@@ -274,8 +273,8 @@ def with_room(admitted: Mapping[int, Admitted]) -> Mapping[int, Admitted]:
     out = [server_id for server_id, each in admitted.items() if each.is_out and server_id != highest]
     if not out:
         return admitted
-    # Retired rows are dropped first: a retired identity belongs to a node that already has a new identity, but an
-    # evicted identity without a row could be admitted again.
+    # Retired rows are dropped first, because their nodes already have new identities. An evicted identity without a row
+    # could be admitted again.
     first = min(out, key=lambda server_id: (admitted[server_id].standing is Standing.EVICTED, server_id))
     return {server_id: each for server_id, each in admitted.items() if server_id != first}
 

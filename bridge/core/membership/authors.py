@@ -11,9 +11,9 @@ For each author the state keeps the highest number that had effect, and a bit fo
 entries of one author may overtake each other within this window (`bridge.node.raft.entry_signer`). An entry does not
 have an effect if its number is used or below the window.
 
-Numbers are kept only for admitted identities and client keys, which are bounded in number. A row stays when its
-identity or client key leaves its table, so that an old entry does not have an effect if the key is admitted again. Such
-a row is dropped only when the table is full (`NUMBERED_MAX`).
+Numbers are kept only for admitted identities and client keys, which are bounded in number. A row outlives its identity
+or client key, so that an old entry does not have an effect after another admission of the key. Such a row is dropped
+only when the table is full (`NUMBERED_MAX`).
 """
 
 from collections.abc import Mapping

@@ -2,9 +2,9 @@
 
     client entry, signed by a server ──▶ the key may write entries of its scopes, or may no longer
 
-A pipeline that sets factors, or an operator's script that excludes a leaf, does not need a node's identity key, which
-would give it far more rights. A client key is an Ed25519 key with a name and scopes. The name is for people and belongs
-to one admitted key at a time. A removed key stays in the table; if it is admitted again, its numbers continue
+A pipeline that sets factors, or a script that excludes a leaf, does not need the far greater rights of a node's
+identity key. A client key is an Ed25519 key with a name and scopes. The name is for people and belongs to one admitted
+key at a time. A removed key stays in the table; if it is admitted again, its numbers continue
 (`bridge.core.membership.authors`), so its earlier entries never count again.
 
 *Shares.* From `BOUNDS_LEVEL` on a key counts against the share of the server that signed its admission. The share is

@@ -3,7 +3,7 @@
     report of the publisher ──▶ FarmState.last_hand_over   the newest structure that a router took
     reports of other nodes  ──▶ LookUps ──▶ is_seen        found, not found, or unknown
 
-A router that took a structure may still lose it: i2pd does not report a refused structure, and a router without tunnels
+A router that took a structure may still lose it. i2pd does not report a refused structure, and a router without tunnels
 does not reach a floodfill. A node whose router can look up a Meta LeaseSet2 (Java) looks each master up at most once a
 minute and reports the result. Look-ups of the publisher and of its standby do not count: their routers have the
 structure.

@@ -7,13 +7,13 @@ Availability comes first: if fewer than half of all known leaves are healthy, un
 higher cost. In this case false reports are more likely than a failure of most leaves. An empty structure is never
 published. Costs and membership have hysteresis: a cost is kept until it differs by the margin. With more than 16
 leaves, a new leaf displaces a listed leaf only if the new one is cheaper by the margin. Otherwise each report would
-cause a publication. Health does not have hysteresis: a healthy leaf replaces an unhealthy one immediately, so that
-clients do not try 16 dead leaves when a server dies. An operator's exclusion or factor also counts immediately.
+cause a publication. Health does not have hysteresis: a healthy leaf replaces an unhealthy one immediately. Otherwise
+clients could try 16 dead leaves after a server's death. An operator's exclusion or factor also counts immediately.
 
 No server can fill the structure alone. With n servers that report eligible leaves, each gets at most max(1, ⌊16 / n⌋)
 places, filled by health, membership and cost as above. A destination that several servers report counts for one of
-them: the server with the fewest leaves for this master, among equals the one with the lowest Raft id. So a server that
-claims another server's leaves uses up its own places, not the other server's.
+them: the server with the fewest leaves for this master, then the lowest Raft id. So a server that claims another
+server's leaves uses up its own places, not the other server's.
 """
 
 import hashlib

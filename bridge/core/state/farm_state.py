@@ -3,7 +3,7 @@
 The state does not depend on a local clock, a random source or the network.
 
 *`heard_ms`* is the log time of a report. Log time alone is too coarse, since it advances only once in a reporting
-period: a report made just before a clock entry would be stale one period too early. Within that period the report's
+period. A report made just before a clock entry would be stale one period too early. Within that period the report's
 `date` decides, corrected by `lag_ms`: the lag of the sender's clock compared with log time. `lag_ms` starts at zero,
 and each report changes it as little as possible. With the uncorrected date, all reports of a server with a slow clock
 would be stale too early.

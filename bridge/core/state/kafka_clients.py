@@ -12,12 +12,12 @@
 
 docs/reference/kafka.md ("Producing") has the rules for owners, shares and expiry; docs/explanation/other-protocols.md
 explains why this table is separate from sessions. Sequences count records and begin again at 0 after 2^31 - 1. The
-indexes of the last records are kept as runs of adjacent entries: a client that repeats a batch receives the index of
-its first copy.
+indexes of the last records are kept as runs of adjacent entries. So a client that repeats a batch receives the first
+copy's index.
 
-In a full table of producers or skipped indexes, the author with the most rows loses rows; among authors with equally
-many, the first in order. So all servers choose the same rows, also after a restart. A full table of groups refuses a
-new one. Producers and groups expire by log time, so all servers drop them together.
+In a full table of producers or skipped indexes, the author with the most rows loses rows; among equals, the first in
+order. So all servers choose the same rows, also after a restart. A full table of groups refuses a new one. Producers
+and groups expire by log time, so all servers drop them together.
 """
 
 import hashlib
@@ -206,8 +206,8 @@ class KafkaClients(Struct, frozen=True):
     skipped: tuple[int, ...] = ()
     """Indexes of the newest entries that do not count: ineffective entries of producers, and copies of requests."""
     skipped_of: tuple[str, ...] = ()
-    """From `BOUNDS_LEVEL` on, the author of each of `skipped`: a user, a node or a client key; empty for unknown
-    authors and for entries from before that level."""
+    """From `BOUNDS_LEVEL` on, the author of each of `skipped`: a user, a node or a client key. Empty for unknown
+    authors and earlier entries."""
 
     def judge(self, produced: Produced, log_time_ms: int) -> ProducedStatus:
         """Return the verdict on an entry with this name at this log time."""

@@ -2,14 +2,14 @@
 
 The log carries the time (`bridge.core.log.voter_clocks`). Between clock entries a server advances it by its own
 monotonic clock (`paced`). It advances the clock of each reporting server in the same way: the report's date plus the
-time since then. The *majority time* is the time that a majority of these clocks of the voters has reached; with an odd
-number of voters it is the median.
+time since then. The *majority time* is the time that a majority of the voters' clocks has reached (the median, for an
+odd number of voters).
 
     the leader writes    its estimate of the majority time, within the limit of the log; the paced time if no majority
                          has reported recently. Its own clock counts only as one voter's
     it writes again      immediately if a majority's reports allow a step of more than `STEP_MS`. So after a long
                          outage of the farm log time does not wait for the next period
-    every server judges  its own clock and the others' by the majority time (`ClockJudgment`)
+    every server judges   its own clock and the others' by the majority time (`ClockJudgment`)
 
 A server cannot decide which clocks are right. It only finds the clocks that differ from a majority, and checks that a
 majority agrees.

@@ -3,8 +3,8 @@
     entry 7 sets 12:00:30, entry 12 sets 12:01:00 ──▶ (7, 12:00:30), (12, 12:01:00)
     time_at(9) = 12:00:30      first_at(12:00:45) = 12      last_until(12:00:45) = 7
 
-One pair of numbers is kept for each change of log time, at most `MOMENTS_MAX` of them: 16 bytes each, half a year of
-30 s periods in 8 MB. The times of older entries are unknown.
+One pair of numbers (16 bytes) is kept for each change of log time, at most `MOMENTS_MAX`. Half a year of 30 s periods
+takes 8 MB. The times of older entries are unknown.
 
 An operator can set log time back. Between two such corrections, times rise, so each of these ranges is searched by
 bisection. A scan of all moments would block the event loop.

@@ -1,7 +1,7 @@
 """`POST /v1/debug?seconds=N`: data for the diagnosis of a faulty node. Only admins may request it.
 
-    SIGPROF, each 4 ms of processor time ──▶ the main thread's stack ──▶ counted      for N seconds
-    then: stacks of threads and tasks, memory, settings, versions
+    SIGPROF, each 4 ms of processor time ──▶ the main thread's stack ──▶ counted
+    after N seconds:   stacks of threads and tasks, memory, settings, versions
 
 The kernel's timer counts processor time. So an idle node is not woken, and a busy one is interrupted at most 250 times
 a second. One profile at a time runs. Frames are sent as names and lines, without values of variables. Seconds, stacks,

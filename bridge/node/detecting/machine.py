@@ -3,9 +3,9 @@
     read ──▶ the content, or None: the file does not exist, or `unread` has the reason ("permission denied", …)
 
 Each file outside of `/proc/PID` is opened without blocking and must be a regular file: a process of another user
-chooses some of the paths. Only the processes of this user, of root, of system users and of the user of `sudo` are
-considered, so that another user cannot offer a false router. A router in another network or mount namespace is ignored,
-unless this user may not see its namespaces.
+chooses some of the paths. Only processes of this user, root, system users and the user of `sudo` count: another user
+must not offer a false router. A router in another network or mount namespace is ignored, unless this user may not see
+its namespaces.
 """
 
 import grp

@@ -4,9 +4,9 @@
     services that are on only in the file, for example after a kill of this command ─▶ the same, without a new text
 
 The command changes only two files: root changes Debian's file, and a user the file of an own process. A process of
-another system user chooses its own command line, so the file that it names could be any file. I2PControl gets a random
-password if the file does not contain one, because every user of the machine could control the router with the published
-default password. If i2pd runs, only the owner of the file and i2pd's group can read the changed file.
+another system user chooses its own command line, so the file that it names could be any file. If the file lacks a
+password, I2PControl gets a random one. With the published default, every user of the machine could control the router.
+If i2pd runs, only the owner of the file and i2pd's group can read the changed file.
 """
 
 import secrets

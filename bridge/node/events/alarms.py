@@ -3,7 +3,7 @@
 `bridge.api.alarms` declares the kinds with their severities, remedies and delays; the part of the node that sets an
 alarm adds the text. Setting an alarm again with the same text is ignored; another text replaces the first. Each start
 and end is also an event of the trace, so past alarms can be read there. If two texts differ only in a measured figure
-(`213 ms`), the second replaces the first without an event: such a figure changes at each check, and would fill the
+(`213 ms`), the second replaces the first without an event. Such a figure changes at each check, and would fill the
 trace and the node's log. The declared kinds limit the number of alarms.
 
 If several parts of the node have the same problem, they share one alarm. It is active while any of them has a cause,

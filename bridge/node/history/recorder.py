@@ -6,9 +6,9 @@
 The view is built for the verdict anyway, so an observation costs only the comparison of its rows. Most checks change
 nothing. The disk gets one small write in a minute, and one for the changes of a check.
 
-The history never stops the node. If the file cannot be opened or written, the reason is logged once, counted, and the
-file is opened again every minute; until then nothing is recorded. If the disk fails, records are dropped instead of
-queued without a limit.
+The history never stops the node. If the file cannot be opened or written, the recorder logs the reason once and counts
+it. It opens the file again every minute, and records nothing until then. If the disk fails, records are dropped instead
+of queued without a limit.
 """
 
 import logging
@@ -166,8 +166,8 @@ class HistoryRecorder:
     async def _write(self, file: HistoryFile) -> None:
         try:
             async with self._disk:
-                # Shielded, so that a stop of the node does not lose records: they stay pending until the disk is free,
-                # and are then written even after a cancellation.
+                # Shielded, so that a stop of the node does not lose records. They wait until the disk is free, and are
+                # written even after a cancellation.
                 with trio.CancelScope(shield=True):
                     records, self._pending = self._pending, []
                     await trio.to_thread.run_sync(file.write, records)

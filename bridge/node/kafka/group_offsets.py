@@ -5,8 +5,8 @@
     committed ─▶ the table in the farm's state (`bridge.core.state.kafka_clients`)
 
 A client that commits each record would fill the log, which all servers keep, with its own data. So only the newest
-offset of a fast group is written: a second after the group's previous entry, or at the time limit of the oldest waiting
-commit. That limit is a tenth of the session timeout, because a client's heartbeats wait for the replies to its commits.
+offset of a fast group is written: a second after the group's previous entry, or at the oldest waiting commit's limit.
+That limit is a tenth of the session timeout, because a client's heartbeats wait for the replies to its commits.
 
 A commit is acknowledged when its entry, or a later one of its group, is committed and applied. An earlier reply would
 be faster, but a failure of the leader could then lose the acknowledged offset.

@@ -15,8 +15,8 @@ the identity has become active under it (`own`). A node that replays its log may
 and must not use the lapsed id.
 
 Members do not send Raft ids to founders. A founder without a record of the founding has lost its promise and its vote,
-so it stays an observer. For the same reason an id in the present group is not announced to a node: the result of an
-election may depend on the lost storage.
+so it stays an observer. For the same reason, nodes do not receive an id of the present group: an election's result may
+depend on the lost storage.
 """
 
 from collections.abc import Collection, Mapping

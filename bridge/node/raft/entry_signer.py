@@ -6,9 +6,8 @@ The numbers rise over all runs of the node, although no file stores them. The fi
 clock in milliseconds. Each further one is the previous number plus one, or one more than the highest number of this
 node that the farm has applied. So a clock set back does no harm, and a clock set ahead only raises the next numbers.
 
-Within a run the clock does not matter. If an entry arrives after one with a higher number, the farm accepts it only if
-its *number* is within a window below the highest one (`bridge.core.membership.authors`). The delay itself does not
-matter.
+Within a run the clock does not matter. After an entry with a higher number, the farm accepts an entry only if its
+*number* is within a window below the highest (`bridge.core.membership.authors`). The delay itself does not matter.
 """
 
 from collections.abc import Callable

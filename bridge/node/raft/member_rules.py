@@ -1,8 +1,8 @@
 """Rules for members that join or leave by messages of the Garlic Farm protocol.
 
-    AddServerRequest     the log has assigned the id and has not removed it, there is room among the voters, and the
-                         address of the node is known
-    RemoveServerRequest  enough voters remain, and the server does not reply: it left, or is dead
+    AddServerRequest      the log has assigned the id and has not removed it, there is room among the voters, and the
+                          node's address is known
+    RemoveServerRequest   enough voters remain, and the server does not reply: it left, or is dead
 
 Any holder of the farm key can send these messages, so they must not bypass the decisions of the reconciler and the log.
 A server with an unassigned id could not be distinguished from any other. A farm with fewer voters than `expect` would

@@ -4,8 +4,8 @@
 
 A user with write access to a directory can replace its content. So a state directory of mode 0700 is unsafe below a
 directory that others can write. Each directory on the path must belong to this user or to root, and no other user may
-have write access. A sticky directory (such as /tmp) is an exception: others may write it if the next step of the path
-belongs to this user or to root. The state directory itself must not be writable by others at all.
+have write access. In a sticky directory (such as /tmp), others may write if the next step of the path belongs to this
+user or root. The state directory itself must not be writable by others at all.
 
 If this holds, no other user (except root) can place a link or a file inside, regardless of the file names in use.
 

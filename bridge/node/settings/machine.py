@@ -3,7 +3,7 @@
     interface               by its name: LAN (eth0, wlan0, …), VPN (tailscale0, wg0, …), or of this machine alone
                             (docker0, virbr0, br-…, veth…)
     candidates, in order    private IPv4 of a LAN ─▶ private IPv6 of a LAN ─▶ private or shared address of a VPN
-    of several candidates   the address of the default route; otherwise the first one of a single interface; several
+    of several candidates   the address of the default route; otherwise the first of a single interface. Several
                             interfaces are refused: only the operator knows the network of the farm
     no candidate            refused: the text contains each address with the reason
 

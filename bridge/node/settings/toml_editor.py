@@ -5,7 +5,7 @@
     directory = "/srv"                          kind = "i2cp"
                                                 #directory = "/srv"
 
-The editor works line by line, so it may misread a table in an unusual form (dotted keys, inline tables, a header inside
+The editor works line by line. So it may misread a table in an unusual form (dotted keys, inline tables, a header inside
 a multi-line string). Therefore it decodes its result and compares it with the wanted content. If they differ, it raises
 `EditError`, and the file stays as it is.
 """

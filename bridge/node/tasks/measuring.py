@@ -1,11 +1,11 @@
 """A member's task to measure the others: its router looks up their leaves and structures in turn.
 
 A look-up goes through the network and takes seconds, so reports do not wait for it. This loop visits the farm's
-destinations, and each report contains the measurements since the previous one, up to `MEASUREMENTS_LIMIT` of each kind;
-the others follow in the next. Of several measurements of one destination, the newest is reported, once. A router that
-cannot measure (the kind `file`) returns None, and nothing is reported. A master is looked up only if another node
-handed over its last structure and this node is not the standby (`bridge.core.publishing.arrival`), because a router
-finds its own structure without a search in the network.
+destinations. Each report contains the measurements since the previous one, up to `MEASUREMENTS_LIMIT` of each kind; the
+others follow later. Of several measurements of one destination, the newest is reported, once. A router that cannot
+measure (the kind `file`) returns None, and nothing is reported. The loop looks a master up only if another node handed
+over its last structure and this node is not the standby (`bridge.core.publishing.arrival`). A router finds its own
+structure without a search in the network.
 """
 
 from collections.abc import Iterator

@@ -7,10 +7,10 @@ leaves. So another node publishes, and new structures omit its leaves, before th
 
 *Content of a report:*
 
-    due immediately   changes: leaves and their health and faults, this node as publisher of a master, the
-                      structure that its router took or a failure, an operator's permission, the end of its key,
-                      its directory with or without a problem
-    sent once         the last published structure, after each publication; the node's configuration, in the first
+    due immediately   changes of its leaves (health, faults), its role as publisher of a master, and its router's
+                      response to a structure. Also an operator's permission, the end of its key, and problems of its
+                      directory
+    sent once         the last published structure, after each publication. The node's configuration, in the first
                       report of a run and once an hour (the log is kept for days, and readers begin anywhere)
 
 Figures such as load change continuously and wait for the next report. The content to send once is repeated until a

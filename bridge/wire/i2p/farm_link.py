@@ -5,9 +5,9 @@
     address      52 base32 characters: the hash of the master's destination
     directory    52 base32 characters each, 1 to 16: I2P destinations that return the address's signed structure
 
-Letters may be in either case, and each name may end with `.b32.i2p`. Other parameters of the query are ignored, so
-that later versions can add some. The link contains no secret; a changed link can only name other directories,
-and a structure that a directory returns must be signed by the address.
+Letters may be in either case, and each name may end with `.b32.i2p`. Other parameters of the query are ignored, so that
+later versions can add some. The link does not contain a secret. A changed link can only name other directories, and the
+address must have signed each returned structure.
 """
 
 from typing import Final

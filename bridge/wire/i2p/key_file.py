@@ -2,7 +2,7 @@
 
     destination │ encryption private key │ signing private key │ [offline section]
 
-The encryption key belongs to protocols that a farm does not use, so it is skipped; its length follows from the type in
+The encryption key belongs to protocols that a farm does not use, so it is skipped. Its length follows from the type in
 the destination's certificate. A signing key of zeros means that the file holds a transient key and an offline section
 instead (I2P proposal 123). A transient key cannot sign further ones, so such a file is refused with this reason.
 

@@ -1,10 +1,10 @@
 """The backup file: a farm's agreed state, from one of its servers.
 
-    garlicfarm backup 2 ⏎
-    SHA-256 of everything after this line, in hexadecimal ⏎
-    {"node": …, "founding": F, "index": …, "term": …, "configuration": …, "madeAtMs": …, "cluster": …, "label": …,
-     "epoch": …} ⏎
-    the state machine's documents (`bridge.wire.log.snapshot`)
+    line 1     garlicfarm backup 2
+    line 2     SHA-256 of everything after this line, in hexadecimal
+    line 3     {"node": …, "founding": F, "index": …, "term": …, "configuration": …, "madeAtMs": …, "cluster": …,
+               "label": …, "epoch": …}
+    then       the state machine's documents (`bridge.wire.log.snapshot`)
 
 A backup does not contain hard state or an identity key, because a second server could then act as the first. It does
 not contain a farm key or signing keys, because backups are stored in less protected places. `label` and `epoch` name

@@ -11,7 +11,7 @@ The time of use is chosen by the author: it may be any 64 bits, and `gossip.Keyr
 range. If the recipient refused the box because of the time, it would lack the farm's key.
 
 A box does not authenticate its author, since all members know all public keys. In the log the signature of the entry
-authenticates it; for a node without a log, an `Offer` carries the box with the signature of a member.
+authenticates it. For a node without a log, an `Offer` carries the box with a member's signature.
 """
 
 import os

@@ -6,9 +6,10 @@ docs/reference/application-json.md ("The proof of an entry's author") has the pa
 also covers the key and the number. Each author gives its entries increasing numbers. The state machine accepts each
 number of an author once (`bridge.core.membership.authors`), so a copied entry does not have an effect.
 
-A proof has exactly one spelling. A proof is invalid if its base64url has unused bits that are not zero, its number has
-a leading zero, a space precedes the brace, or the entry has a second member of that name (also an escaped one).
-Otherwise one signed entry could enter the log in two spellings, and the signed text would depend on a reader's parser.
+A proof has exactly one spelling. A proof is invalid if its base64url has nonzero unused bits, its number has a leading
+zero, or a space precedes the brace. It is also invalid if the entry has a second member of that name (also an escaped
+one). Otherwise one signed entry could enter the log in two spellings, and the signed text would depend on a reader's
+parser.
 
 A key of small order is refused: one signature of it verifies for every text, so any client could write in its name.
 
@@ -80,8 +81,7 @@ def proven(data: bytes, cluster_id: bytes) -> Proof | None:
 def sign_entry(entry: bytes, key: Ed25519PrivateKey, cluster_id: bytes, number: int) -> bytes:
     """Return the entry with a proof by `key` after its last member; all other bytes stay unchanged.
 
-    Raise ValueError for an entry that no farm would read, for an entry without members or with a proof, and for a
-    number out of range.
+    Raise ValueError for an unreadable entry, an entry without members or with a proof, and a number out of range.
     """
     if len(cluster_id) != CLUSTER_ID_BYTES:
         raise ValueError(f"a cluster id has {CLUSTER_ID_BYTES} bytes, not {len(cluster_id)}")

@@ -2,7 +2,7 @@
 
 docs/reference/application-json.md has its keys. Members that only newer versions read are `Raw`: no value of them makes
 an entry foreign. An entry has at most `BRACKETS_LIMIT` opening brackets, also within texts. So each part of a condition
-is a member of its leaf, not of a nested object, and the texts of these members have escapes for brackets.
+is a member of its leaf, not of a nested object. The texts of these members have escapes for brackets.
 
 `meta` is one object, as in the proposal, if the server serves one master destination, or a list of such objects if it
 serves several. With several, an element of `destinations` may name its master by hash. A reader that knows only the

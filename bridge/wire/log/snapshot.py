@@ -1,8 +1,8 @@
 """The farm's state machine as bytes, for a Raft snapshot, and back.
 
-A sequence of MessagePack documents, each after its length (4 bytes, big-endian): first the state, then, a few thousand
-at a time, the changes of log time and the indexes of configurations. So these documents stay small in an old farm, too.
-Raft's snapshot has its own checksums; bytes that do not decode were written by another version.
+A sequence of MessagePack documents, each after its length (4 bytes, big-endian). The first is the state. A few thousand
+per document, the changes of log time and the indexes of configurations follow. So these documents stay small in an old
+farm, too. Raft's snapshot has its own checksums; bytes that do not decode were written by another version.
 
 Feature level 3 added the table of reqids, without a new version of the format. Below that level the table is empty, so
 older servers can ignore it. From that level on, older servers refuse the snapshot because of its level.

@@ -1,9 +1,9 @@
 """A node's durable state of formation, as JSON in its state directory.
 
     {"version": 2, "promise": P | null, "founding": F | null, "known": F | null, "withdrawn": [P, …],
-     "confirmed": cluster id | null, "endorsed": F, "revoked": [F, …]}
-    P = {"founders": [id, …], "clock_ms": n, "nonce": hex}
-    F = {"cluster_id": hex, "promised": [{"node": id, "clock_ms": n, "nonce": hex}, …]}
+           "confirmed": cluster id | null, "endorsed": F, "revoked": [F, …]}
+    P =   {"founders": [id, …], "clock_ms": n, "nonce": hex}
+    F =   {"cluster_id": hex, "promised": [{"node": id, "clock_ms": n, "nonce": hex}, …]}
 
 `endorsed` and `revoked` are absent if they are empty, and in files of earlier versions without endorsements. The
 cluster id of a founding follows from its promises. The file contains it for operators, and the reader checks it. In

@@ -4,9 +4,9 @@
      admissions, endorsement]
     notice       null | [0, founders] a proposal | [1, founders, clock, nonce] a promise
                       | [2, packed promises of all founders] a founding (30 bytes each: NodeId, clock, nonce)
-    admissions   NodeId and Raft id (four bytes, big-endian) of admitted servers that have not started yet, 12 bytes
-                 each, in one byte string; sent by the leader
-    endorsement  the cluster id of the founding that the node endorses, after it has seen all promises
+    admissions    NodeId and Raft id (four bytes, big-endian) of admitted servers before their start, 12 bytes
+                  each, in one byte string; sent by the leader
+    endorsement   the cluster id of the founding that the node endorses, after it has seen all promises
 
 The receiver derives a founding's cluster id and log time from the promises, so they cannot contradict each other. The
 description is an array, because keys would take a fifth of the 512 bytes. The tenth and eleventh elements may be

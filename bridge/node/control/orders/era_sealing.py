@@ -4,8 +4,7 @@
                                                         └──▶ no, or no room  ──▶ left out, by name
 
 Eras increase by one, in the log and in each keyring. The keyrings may be ahead of the log after a recovery from a
-backup, or after a node has loaded a key file that is newer than the log. Then the log must first get entries for these
-eras (`eras_behind`).
+backup, or after a node has loaded a newer key file. Then the log must first get entries for these eras (`eras_behind`).
 
 A public key is known from the admission of its identity, or from its signed description in gossip. A member without a
 sealed copy of the key needs the key file from an operator.
