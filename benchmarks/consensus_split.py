@@ -1,8 +1,8 @@
 """The processor time of an entry by kind of work, in the leader and in a follower.
 
 Three bare servers get the loads of `consensus-throughput` with many clients and in batches. In each server, `TimeSplit`
-divides the processor time of the process among kinds of work, from the first submission after the warm-up to the end of
-the clients. The times are divided by the number of entries that the log received.
+divides the processor time of the process among kinds of work. It measures from the first submission after the warm-up
+to the end of the clients. The times are divided by the number of entries that the log received.
 """
 
 from collections import defaultdict

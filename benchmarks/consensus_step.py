@@ -3,7 +3,7 @@
     each side: a process of consensus_step_driver in its own tree ─▶ calls of each step, then its time, turn by turn
 
 Without disk, network and event loop, only the core's work for a step is left. A turn takes some ten milliseconds, the
-sides alternate, and a ratio pairs the turns of one round, so a busy moment of the machine affects all sides. The number
+sides alternate, and a ratio pairs the turns of one round. So a busy moment of the machine affects all sides. The number
 of calls of Python functions does not depend on the machine. The earlier tree is a checkout or a commit (`--base`),
 which git writes out.
 """

@@ -1,6 +1,6 @@
 """Committed entries per second and their latency: the bare group, the bare pipe and etcd, in turns.
 
-Each scenario runs on all contenders before the next scenario, and this repeats `runs` times, so a busy moment of the
+Each scenario runs on all contenders before the next scenario, and this repeats `runs` times. So a busy moment of the
 machine does not affect only one contender. Ratios use rates of one round, seconds apart; the report shows the median of
 the rounds with the extremes.
 """

@@ -4,9 +4,9 @@
     restart   a process: open the storage │ restore the snapshot and apply the rest │ take one more snapshot
 
 The last snapshot is as old as it becomes in such a log, so a restart has the most entries to apply. In the log of 64
-servers, all servers report in each reporting period, the leader writes a clock entry, and clients fill the table of
-sessions with their requests. One voter suffices: other voters do not add to the work of a restart. The files are in the
-page cache, since they have just been written.
+servers, each reporting period has a report of every server and a clock entry. Clients fill the table of sessions with
+their requests. One voter suffices: other voters do not add to the work of a restart. The files are in the page cache,
+since they have just been written.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Thirty peers that ping a gossip node as fast as it replies, so the node limits the rate.
 
 The peers are genuine: each joins with a token, replies to the node's own pings, and seals its pings under its own salt.
-Their pings are prepared before the clock starts, since sealing them costs as much as the node's own work.
+Their pings are prepared before the clock starts, since sealing them has the cost of the node's own work.
 """
 
 import os

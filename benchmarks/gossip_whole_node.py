@@ -6,8 +6,8 @@
 The node is an operator's process with one changed setting: `capacity` in `[gossip]` is half of the required directory.
 A directory has room for at least twice the maximum number of peers, and most of the capacity stays unused. The peers
 are genuine: they join with tokens, reply to the node's pings, and list members in samples as every member does. The
-others are signed descriptions with metadata as in a farm, so the farm's own member directory stores them too; their
-addresses are unused ones on loopback.
+others are signed descriptions with metadata as in a farm, so the farm's own member directory stores them too. Their
+addresses are unused on loopback.
 
 Resident memory includes shared pages, such as the interpreter's code; private memory does not.
 """

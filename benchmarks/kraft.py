@@ -1,8 +1,8 @@
 """A Garlic Farm quorum compared with a quorum of Apache Kafka's controllers: latency of a commit, failover.
 
     kraft-latency    consecutive writes, linger 0 and 25 ms (the default of both); the quorums take turns
-    kraft-failover   SIGKILL of the leader until a record of the next one is committed, by DescribeQuorum; concurrently
-                     consecutive writes to Garlic Farm: the longest time without an acknowledgment
+    kraft-failover   SIGKILL of the leader until a record of the next one is committed, by DescribeQuorum.
+                     At the same time, consecutive writes to Garlic Farm: the longest time without an acknowledgment
 
 `kraft_quorum` defines a write of each side, and the common settings. Both quorums run at the same time, and one of them
 receives writes. `make interop-kafka` installs Kafka's jars; without them or a Java development kit, the parts are left
@@ -22,7 +22,7 @@ from tests.interop.kafka.tool_jvm import missing
 LINGERS_MS: Final = (0, 25)
 LINGER: Final = "controller.quorum.append.linger.ms"
 WARM_UP: Final = 1_000
-"""The number of writes before the measurement, in which the JVM compiles its frequent code."""
+"""The number of writes before the measurement: during them the JVM compiles its frequent code."""
 WRITES: Final = {0: 500, 25: 100}
 GOAL_LATENCY: Final = 0.6
 FAILOVER_S: Final = 10.0

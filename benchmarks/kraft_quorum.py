@@ -3,9 +3,9 @@
     ports, settings ─▶ format ─▶ three times `garlicfarm kraft serve` or kafka.Kafka ─▶ a leader
     SIGKILL of a voter ─▶ restart ─▶ end all
 
-Both have the same voters in their settings (`controller.quorum.voters`), the same linger, and otherwise Kafka's default
-times: fetch timeout 2,000 ms, election timeout 1,000 ms, backoff up to 1,000 ms. Both fsync. Kafka's servers have the
-JVM's default heap and compilers.
+Both have the same voters in their settings (`controller.quorum.voters`), and the same linger. Otherwise they have
+Kafka's default times: fetch timeout 2,000 ms, election timeout 1,000 ms, backoff up to 1,000 ms. Both fsync. Kafka's
+servers have the JVM's default heap and compilers.
 
 *Writes.* One client writes; the next write begins when the previous one is committed. Both clients are Kafka's, in one
 JVM (`KafkaTools`). KafkaProducer writes a record to Garlic Farm. The admin client changes a setting of a controller,

@@ -7,7 +7,7 @@ The farms are not processes: their logs are one generated log with another clust
 figures exclude the requests to the nodes, and include all work of the pipeline: planning, decoding, rows, commits and
 the watch. With `DERIVED_MAX` farms at most, they include the derived tables and the report. The batches have the
 default maximum of entries, so many farms take turns. A run keeps up if the batches of a reporting period take less time
-than the period; the time of the batches is then the lag. Each number of farms has its own process, whose peak memory is
+than the period. The time of the batches is then the lag. Each number of farms has its own process, whose peak memory is
 the figure of the driver. The tasks are in other processes, as with Spark.
 """
 

@@ -3,11 +3,11 @@
     submit a report under an unused Raft id ──▶ committed (t0) ──▶ … ──▶ its row is in current_routers (t1)
     the farm alone, for each window         ──▶ share of a processor, and memory of all processes of the run
 
-Each report has a unique uptime, which identifies its row. The pause before a report is random (seeded): after a fixed
-pause, each report would have the same phase of the preview, and its latency would not be typical. The benchmark reads
-the table every 20 ms, like any reader: from another process, while the run writes it. The engines follow the same farm
-in turn, each with its default trigger and with derived tables, events, watch and feedback. The nodes report every 30 s,
-the default; GARLICFARM_PERIOD_S sets another period.
+Each report has a unique uptime, which identifies its row. The pause before a report is random (seeded). After a fixed
+pause, each report would have the same phase of the preview, and an untypical latency. The benchmark reads the table
+every 20 ms, like any reader: from another process, while the run writes it. The engines follow the same farm in turn,
+each with its default trigger and with derived tables, events, watch and feedback. The nodes report every 30 s, the
+default; GARLICFARM_PERIOD_S sets another period.
 """
 
 import os

@@ -3,8 +3,8 @@
     find the package (`make interop-zmq`) ─▶ ports ─▶ members of either program ─▶ a leader
     kill, restart, find members that exited ─▶ a member's facts about its log ─▶ end
 
-The package runs under Node with three scripts in `zmq_raft_js`: a server, a client controlled by lines of JSON, and a
-reader of a stopped server's log. Both programs sync to disk before they reply; this is their default.
+The package runs under Node with three scripts in `zmq_raft_js`: a server, a client with JSON input, and a reader of a
+stopped server's log. Both programs sync to disk before they reply; this is their default.
 
 The benchmarks and `tests/interop/zmq` use this module.
 """

@@ -2,8 +2,8 @@
 
     Containerfile, dist/garlicfarm_*.deb ──▶ dist/oci ──▶ podman | buildah | docker ──▶ dist/garlicfarm-image.tar
 
-`python -m deploy.oci --dist dist` does both steps. An installed builder that does not work here, such as docker's
-command without its daemon, is reported with the reason, and the context remains for another machine.
+`python -m deploy.oci --dist dist` does both steps. If an installed builder does not work here, such as docker's command
+without its daemon, the reason is reported. The context remains for another machine.
 
 The image is in Docker's format, which every engine loads: OCI's format lacks a place for the health check, so builders
 drop it there.

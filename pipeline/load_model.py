@@ -2,7 +2,7 @@
 
     for each reporting period of 30 s
         the leader's clock entry            log time advances, with the jitter of a scheduler
-        a report of each router that is up  load follows the hour of the day and a router's own size
+        a report of each running router     load follows the hour of the day and a router's own size
         periodically                        a publication, factors, an operator's cost or exclusion, a hostile entry
 
 The seed determines all bytes of the log. A router is a small automaton:

@@ -9,8 +9,8 @@ The first two are failures, of which the first can be foreseen. A warning must n
 failures, though a relief cannot be recognized while it begins. All of them come at random, about once in `MEAN_DAYS`
 per router, and never within two hours of each other.
 
-In addition to the model's own noise and season, the load of a farm differs from day to day, and the load of a router
-varies around its usual value. Each changes by about a sixth. So hardly any hour equals the same one of the day before.
+In addition to the model's noise and season, a farm's load differs from day to day, and a router's load varies around
+its usual value. Each changes by about a sixth. So hardly any hour equals the same one of the day before.
 """
 
 import json

@@ -5,7 +5,7 @@
                                                                           └── recorded as delivered ◀──┘
 
 A batch only records its newest times and sets a flag. The thread compares the current state of servers with the
-recorded alerts, so it may handle several batches together, and a repeated batch does not change the alerts. After a
+recorded alerts. So it may handle several batches together, and a repeated batch does not change the alerts. After a
 batch it reads the servers if the table `current_watched` or the set of held-back farms has changed. While an alert is
 firing it reads them after every batch and every `LOOK_SECONDS`, because silences can expire. After each check the
 thread rests for `REST_TIMES` times the duration of the check.
@@ -63,11 +63,11 @@ class Backlog:
         full batch, newest entry older than `NEAR_S` ──▶ held back ──(younger, not full, or no entry of it)──▶ free
                                                              └──(not younger after `SHRINKS_S`)──▶ free: not a backlog
 
-    If a batch has the maximum size, more entries follow it. If its entries are from last week, a server that did not
-    report then may have been healthy for days, and an alert would be false. But a full batch does not prove a backlog:
-    with a small limit of entries every batch of a live farm is full. So the age of a farm's newest entry decides. If
-    this age does not shrink, the delay is permanent: the log time of the farm is wrong, or the pipeline is too slow.
-    Then an alert from late entries is better than no alert.
+    If a batch has the maximum size, more entries follow it. If its entries are from last week, a server without a
+    report then may have been healthy for days. An alert would be false. But a full batch does not prove a backlog: with
+    a small limit of entries every batch of a live farm is full. So the age of a farm's newest entry decides. If this
+    age does not shrink, the delay is permanent: the log time of the farm is wrong, or the pipeline is too slow. Then an
+    alert from late entries is better than no alert.
 
     Each farm is judged separately, so a farm with a long log does not delay alerts of another farm. If farms take turns
     (`pipeline/source/shares.py`), a farm without an entry in a batch may have a backlog; its next turn decides.

@@ -212,8 +212,8 @@ class Receiver:
     def _tried(self, message: bytes, message_id: str) -> str:
         """Return an empty text after a delivery, else the reason of the last failure."""
         error = ""
-        # After a failed message, each message gets only one attempt until one is delivered: otherwise many messages to
-        # an unreachable receiver would take several attempts each.
+        # After a failed message, each message gets only one attempt until a delivery succeeds. Otherwise many messages
+        # to an unreachable receiver would take several attempts each.
         for attempt in range(ATTEMPTS if self._answers else 1):
             if attempt and self._stopped.wait(self._pause_s * 2 ** (attempt - 1)):
                 break

@@ -1,8 +1,8 @@
 """`garlicfarm pipeline floodfills`: the table `closest_floodfills` for the destinations in the tables.
 
-The routers come from a file with one hash a line (64 hexadecimal digits, or I2P base64) or from a router's directory
-`netDb`, whose files are named after them: `routerInfo-HASH.dat`. The flag of a floodfill is inside its RouterInfo,
-which is not opened here: give a list of floodfills, or read the result as "closest of these".
+The routers come from a file with one hash a line (64 hexadecimal digits, or I2P base64), or from a router's directory
+`netDb`. Its files have names with their hashes: `routerInfo-HASH.dat`. The flag of a floodfill is inside its
+RouterInfo, which is not opened here: give a list of floodfills, or read the result as "closest of these".
 """
 
 import base64

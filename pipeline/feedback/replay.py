@@ -13,9 +13,9 @@ The past does not show how clients would have reacted: reports stay unchanged, r
 shows the speed, the extent and the cost of a setting's changes of factors. It does not show the stability of the
 feedback loop.
 
-A server is *bad* in a window if it reported for less than half of the window, if its leaves were healthy for less than
-half of it, or if its median job lag was more than half of `LAG_WORST_MS`. The *weight* of a leaf is 1 / factor: clients
-prefer cheaper leaves. Leaves excluded by an operator are counted like others.
+A server is *bad* in a window if it reported, or its leaves were healthy, for less than half of the window. It is also
+bad if its median job lag was more than half of `LAG_WORST_MS`. The *weight* of a leaf is 1 / factor: clients prefer
+cheaper leaves. Leaves excluded by an operator are counted like others.
 """
 
 import math

@@ -2,14 +2,14 @@
 
     batch N written ──▶ `batch_done(N)` ──▶ the thread: tables from batches 0 to N ──▶ rest ──▶ the newest batch …
 
-If derived tables were made between two batches, they would delay the current state by seconds in a large farm, and a
-user may be waiting for it. The thread handles the newest written batch, so it combines batches that arrive while it
-works. After each refresh it rests for `REST_TIMES` its duration, so that it gets a fifth of the time of a small
-machine. With the local engine, whose batches cost little, it rests for `REST_TIMES_LOCAL`.
+In a large farm, derived tables between two batches would delay the current state by seconds, and a user may be waiting
+for it. The thread handles the newest written batch, so it combines batches that arrive while it works. After each
+refresh it rests for `REST_TIMES` its duration, so that it gets a fifth of the time of a small machine. With the local
+engine, whose batches cost little, it rests for `REST_TIMES_LOCAL`.
 
 Spark runs the thread's jobs in a separate pool, so that a batch's jobs need not queue after them. An error in the
-thread is stored, and `check`, which the run loop calls, raises it there: the run ends as if it had happened in a batch.
-After a lost start of one of Spark's Python processes, the thread retries instead (`lost_starts.py`).
+thread is stored. The run loop calls `check`, which raises it: the run ends as after an error in a batch. After a lost
+start of one of Spark's Python processes, the thread retries instead (`lost_starts.py`).
 """
 
 import threading

@@ -5,7 +5,7 @@
 
 The query uses the readers of the Spark data sources, which plan and read in Python. A few rows per second do not need
 more than one process. The steps have the same order as in Spark. After a kill between two steps, the batch is read
-again with the same ends and the same number, and tables that already have it skip it (`pipeline/tables/delta.py`).
+again with the same ends and number. Tables that already have it skip it (`pipeline/tables/delta.py`).
 
 A batch is a commit in each table, and costs more than its few rows. So `preview` shows new rows between two batches. It
 may only do what the batch can repeat, because rows that were only previewed are read again after a kill.

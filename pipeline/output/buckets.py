@@ -5,9 +5,9 @@
 HDFS has the same operations (`pipeline/output/hdfs.py`): `hdfs://HOST:PORT/PREFIX`, with the name node as the bucket.
 
 The code of the tables uses an `Output`, which is a `Path` or a `BucketPath`. obstore is imported only for a bucket. A
-bucket has neither locks nor renames. It has *conditional writes* instead: an object is created only if it does not
-exist (`If-None-Match`), or replaced only if its entity tag is a known one (`If-Match`). delta-rs makes its commits with
-the first kind. `refuse_unconditional` refuses a store that ignores a condition.
+bucket has neither locks nor renames. It has *conditional writes* instead. `If-None-Match` creates an object only if it
+does not exist; `If-Match` replaces an object only with a known entity tag. delta-rs makes its commits with the first
+kind. `refuse_unconditional` refuses a store that ignores a condition.
 
 Address, region and credentials come from the environment (`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, …) or
 from the machine's role. A command line does not have them, because other users can read it.

@@ -4,7 +4,7 @@
     bucket      <cache>/BUCKET/PREFIX/<table>/day=2026-11-25/part-….parquet, written here first, or downloaded once
 
 A data file never changes and its name is used once, so a copy is never outdated. DuckDB and pyarrow read local files in
-both cases, with the same code and results: DuckDB's extension for S3 is not in its package, and `pipeline query` must
+both cases, with the same code and results. DuckDB's extension for S3 is not in its package, and `pipeline query` must
 work without fetching code. A run downloads nothing that it has written itself.
 
 The cache is `$XDG_CACHE_HOME/garlicfarm/tables` (`~/.cache/…`), for this user alone. Above `CACHE_BYTES`, files that

@@ -2,10 +2,10 @@
 
     rows ─▶ a Vega-Lite chart, as JSON ─▶ vl-convert (Vega in V8, inside this process) ─▶ SVG ─▶ `_cleaned` ─▶ the page
 
-Vega could draw in the reader's browser instead: a page would carry a megabyte of JavaScript, and its
-Content-Security-Policy would have to allow it to run. With finished drawings, the policy can forbid every script. A
-chart has a few kilobytes, any viewer shows it, and its text can be selected. Only zooming is missing; `<title>` still
-shows figures at the pointer.
+Vega could draw in the reader's browser instead. But a page would carry a megabyte of JavaScript, and its
+Content-Security-Policy would have to allow it. With finished drawings, the policy can forbid every script. A chart has
+a few kilobytes, any viewer shows it, and its text can be selected. Only zooming is missing; `<title>` still shows
+figures at the pointer.
 
 The text of a drawing does not reflow, and a drawing for a desktop is unreadable when a phone shrinks it. So each chart
 is drawn twice, and the page's style shows the fitting one. Colors are the page's variables (`var(--…)`), with values

@@ -19,8 +19,8 @@ from pipeline.output.buckets import Output
 from pipeline.serve.query import SqlQuery, documents, query_result
 
 BAD_SHARE = 0.5
-"""A server is bad in a window if its availability or healthy share is below this, or its median lag is above this part
-of `LAG_WORST_MS`.
+"""A server is bad in a window with an availability or healthy share below this, or with a median lag above this part of
+`LAG_WORST_MS`.
 """
 _ENDS = (
     "ends AS (SELECT farm, unix_millis(log_time) - $span_ms AS since_ms FROM current_farm WHERE log_time IS NOT NULL)"

@@ -1,7 +1,7 @@
 """The building blocks of the report's page: its style, sections and tables.
 
 Text from the tables enters a page through `table` and the functions below, which escape it. On a narrow screen a table
-becomes a list of cells, each after its column's name, so a page of 390 pixels does not need scrolling sideways.
+becomes a list of cells, each after its column's name. So a page of 390 pixels does not scroll sideways.
 """
 
 from collections.abc import Callable, Sequence

@@ -7,8 +7,8 @@ last. A run without the watch has none, and then the last report decides alone. 
 case: by the end of the tables, not by the last change that the watch wrote. A server of the last configuration that
 never reported is not healthy either; a `silent` one outside the configuration was removed, and is not counted.
 
-Log time stops when a whole farm does. So a farm is *stale* if its tables end longer ago than its servers may go without
-a report, plus half a minute for the pipeline. The servers' last state then does not describe the present.
+Log time stops when a whole farm does. So a farm is *stale* if its tables ended longer ago than the permitted time
+without a report, plus half a minute for the pipeline. The servers' last state then does not describe the present.
 """
 
 from collections.abc import Sequence

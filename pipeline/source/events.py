@@ -3,8 +3,8 @@
     spark.readStream.format("farm_events").option("node", "a/control.sock,b/control.sock").load()
     spark.read.format("farm_events").option("files", "traces/*.jsonl").load()
 
-A trace is not a log: it is a ring in a node's memory, each node dates its events by its own clock, and a restart
-empties the ring. So, unlike `farm`, *all* nodes are read, not the first that replies. An offset names for each node its
+A trace is not a log. It is a ring in a node's memory, which a restart empties; each node dates its events by its own
+clock. So, unlike `farm`, *all* nodes are read, not the first that replies. An offset names for each node its
 generation, which a restart raises, and the next cursor in it. docs/reference/pipeline-sources.md, 'The source
 `farm_events`', describes lost events, repeated batches and columns.
 
@@ -12,8 +12,8 @@ generation, which a restart raises, and the next cursor in it. docs/reference/pi
 
 `files` are lines of JSON, each an event from `/v1/events`; an offset in a file is a number of bytes.
 
-Options: `node` or `files`, separated by commas; `tokenFile` and `certificate` as for `farm`; `farm`: the cluster id of
-the farm of the files, which their lines do not contain.
+Options: `node` or `files`, separated by commas; `tokenFile` and `certificate` as for `farm`. `farm` is the cluster id
+of the farm of the files, because their lines do not contain it.
 """
 
 from collections.abc import Iterator, Sequence

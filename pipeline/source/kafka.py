@@ -9,7 +9,7 @@ Kafka's own clients. The connector is a jar that Spark fetches by its Maven coor
 include it.
 
 A record does not name its cluster. So the brokers are queried for the farm's id before the stream begins, and before
-each batch is written. Spark's checkpoint identifies the topic by its name only, so it would continue at the same offset
+each batch is written. Spark's checkpoint identifies the topic by its name only. So it would continue at the same offset
 of another farm's topic, for example after `garlicfarm recover` during the run. So a run refuses tables of another
 cluster: read each farm's topic into a separate output.
 """

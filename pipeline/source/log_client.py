@@ -4,8 +4,8 @@ It runs inside Spark's planner and worker processes, which share no memory. So i
 picklable values, and keeps one connection while it reads one range.
 
     status(cluster)    the cluster, the first index and the commit index: from the first node that replies
-    statuses(cluster)  the same of every node that answers
-    range(first, end)  the entries between, from any node that has them
+    statuses(cluster)   the same of every node that answers
+    range(first, end)   the entries between, from any node that has them
 
 *Failover.* A node may stop in the middle of a range, or have fewer entries than the node that announced its end. It may
 have compacted more than another, or belong to another farm. In each case reading continues at the next address with the

@@ -1,10 +1,10 @@
 """The division of a micro-batch among many farms, and of its entries into few tasks.
 
 *Shares.* The admission limit of a stream (the entries in one micro-batch) is divided max-min fairly. A farm with fewer
-entries than an equal share gives all its entries, and the other farms divide the rest of its share in the same way. So
-a farm with a backlog of millions takes the remaining share and does not delay farms that report every half minute. If
-there are too many farms for a share of `SHARE_LEAST` entries each, they take turns. A share has this minimum, because
-each farm in a batch costs a request and a change of its state.
+entries than an equal share gives all its entries. The other farms divide its remaining share in the same way. So a farm
+with a backlog of millions takes the remaining share and does not delay farms that report every half minute. If there
+are too many farms for a share of `SHARE_LEAST` entries each, they take turns. A share has this minimum, because each
+farm in a batch costs a request and a change of its state.
 
 *Tasks.* A task costs Spark more than reading a thousand entries. A farm that reports twice a minute has only a few
 entries in a batch. So the ranges of many farms are packed into few tasks, and a long range is cut into several. The

@@ -11,7 +11,7 @@ server. Most servers report in each period, so a batch changes most rows of its 
 farms (`pipeline/tables/farm_files.py`).
 
 An older row never replaces a newer one. Of two rows with one key, the row with the higher index in the log remains (in
-`current_watched`, the row with the later time), so a repeated batch does not change a row. So the tables may contain
+`current_watched`, the row with the later time). So a repeated batch does not change a row. So the tables may contain
 rows of the next batch before that batch is written, except `current_farm`, which counts entries.
 """
 

@@ -9,9 +9,9 @@
 With Spark a batch is one job without a shuffle: the driver collects a few Arrow tables, each under a name, and commits.
 Results that need all rows in one place, such as the last row of a server, are reduced in each task first.
 
-The process that reads and decodes entries of a farm's log does all of it (the data source `farm_tables`). If the rows
-of the source `farm` were passed to `mapInArrow`, each would go to the JVM, become a Spark row there, and return to
-another Python process. Only rows of other sources, such as Kafka, are processed in that way.
+The process that reads and decodes entries of a farm's log does all of it (the data source `farm_tables`). With
+`mapInArrow`, each row of the source `farm` would go to the JVM, become a Spark row there, and return to another Python
+process. Only rows of other sources, such as Kafka, are processed in that way.
 
 Results are compressed, and the driver reads one at a time: a batch of 100,000 entries has 70 MB of them, 12 compressed.
 

@@ -1,7 +1,7 @@
 """Frequent questions of operators, each a SELECT over the tables with a name.
 
     NAME.sql    first line    -- its subject, shown in the help of `garlicfarm pipeline query`
-                `-- empty: `  optional: the reason for an answer without rows, if all its tables have rows
+                `-- empty: `   optional: the reason for an answer without rows, if all its tables have rows
                 comment       the meaning and the source of each figure
                 one SELECT    over the tables; `$word` is replaced by a value
 
