@@ -100,8 +100,8 @@ class VerdictView(Record, frozen=True):
     text: str
     """The verdict in one line; it names servers."""
     can_lose: int | None
-    """Number of arbitrary servers that may fail while the quorum, a server that can publish, and a healthy leaf remain.
-    Null if the queried node is not a server of the farm."""
+    """Number of servers, in any combination, that may fail. The others still have a quorum, a server that can publish,
+    and a healthy leaf. Null if the queried node is not a server of the farm."""
     voters: int
     """Number of voters."""
     ready: bool

@@ -142,7 +142,7 @@ def _refuse_damaged_watch(output: Output, record: Record) -> None:
         if record.fault and spec is STATE_SPEC and last >= 0:
             # Only this table has each batch.
             last = notes.done
-        if table is None or _is_damaged(table, last):
+        if table is None or _lacks_data(table, last):
             raise TableDamagedError(
                 f"{output / spec.name} lost commits or files. The watch depends on all earlier entries, so this table"
                 " cannot be repaired: restore the entire directory from a backup, or read the log again into another"
@@ -155,18 +155,19 @@ def _damaged_derived(output: Output, notes: BatchNotes) -> tuple[str, ...]:
     return tuple(
         name
         for name, last in recorded.items()
-        if (_is_damaged_derived(output, DERIVED_SPECS[name], last) if (output / name).exists() else last >= 0)
+        if (is_damaged(output, DERIVED_SPECS[name], last) if (output / name).exists() else last >= 0)
     )
 
 
-def _is_damaged_derived(output: Output, spec: TableSpec, last: int) -> bool:
+def is_damaged(output: Output, spec: TableSpec, last: int = -1) -> bool:
+    """Return True if a table lacks rows or the batch `last`, or has unreadable files or an unreadable log."""
     try:
-        return _is_damaged(Table(output, spec, is_checked=False), last)
+        return _lacks_data(Table(output, spec, is_checked=False), last)
     except TableDamagedError:
         return True
 
 
-def _is_damaged(table: Table, last: int) -> bool:
+def _lacks_data(table: Table, last: int) -> bool:
     """Return True if a table lacks rows or the batch `last`, or has unreadable files."""
     return table.lacks_rows() or table.committed(LOG) < last or bool(lost_files(table))
 

@@ -61,7 +61,7 @@ def _has_batch_with_hole(output: Output) -> bool:
         rows = RANGES_SPEC.schema.empty_table() if table is None else table.rows(readable_files(table))
         is_read = (pc.field("name") == LOG_NAME) & (pc.field("kind") == RangeKind.READ.value)
         spans = pc.field("last_index") - pc.field("first_index") + 1
-        return rows.filter(is_read & (spans > pc.field("row_count"))).num_rows > 0
+        return bool(rows.filter(is_read & (spans > pc.field("row_count"))).num_rows)
     return False
 
 

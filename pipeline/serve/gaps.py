@@ -3,9 +3,9 @@
     ranges ─▶ ranges of each batch in order ─▶ entries between them            ─▶ can be read again by a repair
                                             └▶ rows of kind `gone` of a repair ─▶ cannot be read again
 
-Only the small table `ranges` is read. Rows that a base table lost are not compared here. A query refuses a table if its
-files and last commit differ in the number of rows, or it ends before the record of batches (`query.py`). The dates of
-missing entries are unknown, so a gap has the days of the entries before and after it.
+Only the small table `ranges` is read. Rows that a base table lost are not compared here. A query refuses a table
+whose files and last commit differ in the number of rows, or that ends before the record of batches (`query.py`). The
+dates of missing entries are unknown, so a gap has the days of the entries before and after it.
 
 A topic lacks the entries that are not for its readers, inside batches and between them. So if the record of batches
 or the checkpoint shows that their source is a topic, only the rows of kind `gone` are gaps. Spark reads a topic's

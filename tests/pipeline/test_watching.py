@@ -83,7 +83,7 @@ def test_report_timeout_dates_transition(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first_batch", [9, 18, 19])
-def test_stopped_server_is_silent_after_correction_of_log_time(tmp_path: Path, first_batch: int) -> None:
+def test_watch_detects_missing_reports_after_time_correction(tmp_path: Path, first_batch: int) -> None:
     rows = rows_of_stopping_server(12)
     for row in rows[:18]:
         row["at_ms"] += 40 * 86_400_000

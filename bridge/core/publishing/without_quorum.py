@@ -4,14 +4,14 @@ docs/explanation/publishing.md ("Without a quorum") explains why; docs/reference
 lists the rules.
 
     with a quorum      the log decides, and all servers decide alike
-    without            the server that published last publishes, or the server with the lowest NodeId; it must be
-                       reachable and able
+    without            the server that published last publishes, if it is reachable and able. Otherwise the reachable
+                       and able server with the lowest NodeId publishes
       its content      from the last state, but with this node's own current health, and without the reports of
                        servers that gossip marks dead
       its time         as usual (`bridge.core.publishing.publication`)
 
-None of this enters the log. With a quorum again, the publisher reports the second of its last publication, and the next
-committed publication gets a later one (`FarmState.unfenced_second`).
+None of this enters the log. With a quorum again, the publisher reports the timestamp of its last publication, in
+seconds. The next committed publication gets a later one (`FarmState.unfenced_second`).
 
 Clock entries show whether there is a quorum: the leader commits one each period. A check for a known leader would be
 simpler, but a non-voting server does not notice elections, and a leader may be unable to commit.

@@ -116,8 +116,8 @@ def locked(directory: Path) -> Iterator[None]:
 def prepare(directory: Path, servers: int, bridge: SamBridge | None = None) -> LocalFarm:
     """Make or complete the files of a farm of `servers` nodes below `directory`, with directories at a SAM bridge.
 
-    Raise LocalFarmError if the directory holds a farm of another size, files of a node or the master key of a real
-    farm, or if a configuration cannot contain its path.
+    Raise LocalFarmError if the directory holds a farm of another size, files of a node, or the master key of a real
+    farm. Raise it too if a configuration cannot contain the path of the directory.
     """
     try:
         os.fspath(directory.absolute()).encode()

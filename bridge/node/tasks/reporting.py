@@ -7,9 +7,9 @@ leaves. So another node publishes, and new structures omit its leaves, before th
 
 *Content of a report:*
 
-    due immediately   changes of its leaves (health, faults), its role as publisher of a master, and its router's
-                      response to a structure. Also an operator's permission, the end of its key, and problems of its
-                      directory
+    due immediately   changes of this node's leaves (health, faults), and of its role as publisher of a master. The
+                      router's response to a structure. An operator's permission. The end of the node's key. The
+                      start or end of a problem of the node's directory
     sent once         the last published structure, after each publication. The node's configuration, in the first
                       report of a run and once an hour (the log is kept for days, and readers begin anywhere)
 

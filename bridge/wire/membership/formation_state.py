@@ -1,7 +1,7 @@
 """A node's durable state of formation, as JSON in its state directory.
 
-    {"version": 2, "promise": P | null, "founding": F | null, "known": F | null, "withdrawn": [P, …],
-           "confirmed": cluster id | null, "endorsed": F, "revoked": [F, …]}
+    {"version": 2, "promise": P | null, "founding": F | null, "known": F | null,
+           "withdrawn": [P, …], "confirmed": cluster id | null, "endorsed": F, "revoked": [F, …]}
     P =   {"founders": [id, …], "clock_ms": n, "nonce": hex}
     F =   {"cluster_id": hex, "promised": [{"node": id, "clock_ms": n, "nonce": hex}, …]}
 
