@@ -336,6 +336,16 @@ async def test_missing_snapshot_awaited(autojump_clock: MockClock, before: tuple
         ]
 
 
+async def test_unreadable_snapshot_ends_its_stream_only() -> None:
+    log = compacted_log(CHUNK)
+    log.snapshot_is_damaged = True
+    async with serving(log) as stage:
+        assert await stage.answer(FROM_THE_START) == []
+        assert (stage.endpoint.under_way, stage.endpoint.counts) == (0, {EndpointDrop.SNAPSHOT_UNREADABLE: 1})
+        log.snapshot_is_damaged = False
+        assert offsets(await stage.answer(FROM_THE_START)) == [0]
+
+
 async def test_read_of_busy_log_retried(autojump_clock: MockClock) -> None:
     log = log_of(1, 1)
     log.busy = 3

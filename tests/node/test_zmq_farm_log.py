@@ -1,6 +1,7 @@
 """The farm's log for ØMQ Raft clients: each entry with its index and a reqid, the compacted part as JSON."""
 
 import json
+from collections.abc import Iterable
 from typing import cast
 
 import pytest
@@ -17,7 +18,7 @@ from bridge.node.zmq.farm_log import FarmLog, as_clients_see, made_reqid
 from bridge.node.zmq.updates import FarmUpdates
 from consensus.core.entry_data import configuration_entry, no_op_entry
 from consensus.core.model import Entry, EntryKind, LogId, NoOp, SnapshotDescription
-from consensus.protocols.zmq_raft import ChangeRefused, ChangeReply, ChangeRequest, Peer
+from consensus.protocols.zmq_raft import ChangeRefused, ChangeReply, ChangeRequest, Peer, SnapshotUnreadableError
 from consensus.server.errors import ServerStoppedError
 from consensus.storage import ImageWriter
 from tests.node.farm_stage import CONFIGURATION, NOW_MS, NOW_S, OWN, Stage, rival_report
@@ -164,6 +165,17 @@ async def test_newer_snapshot_returns_newer_document() -> None:
     assert (first.last.index, second.last.index) == (1, 2)
 
 
+@pytest.mark.parametrize("is_checked", [True, False], ids=["damaged on disk", "of another version"])
+async def test_unreadable_snapshot_raises_declared_error(*, is_checked: bool) -> None:
+    stage = Stage()
+    await stage.append(b"{}")
+    compact(stage, () if is_checked else (b"\xff" * 100,))
+    if is_checked:
+        stage.server.image = stage.server.image[:-50] + bytes([stage.server.image[-50] ^ 1]) + stage.server.image[-49:]
+    with pytest.raises(SnapshotUnreadableError, match="entry 1 cannot be read"):
+        await farm_log(stage).read_snapshot(0, 100)
+
+
 def test_member_change_of_farm_refused() -> None:
     answers: list[ChangeReply] = []
     farm_log(None).change(ChangeRequest(REQID, b"farm", (Peer(URL, URL),)), answers.append)
@@ -172,10 +184,10 @@ def test_member_change_of_farm_refused() -> None:
     assert "farm's own rules" in answer.message
 
 
-def compact(stage: Stage) -> None:
-    """Store the current state as the snapshot."""
+def compact(stage: Stage, state: Iterable[bytes] = ()) -> None:
+    """Store the current state as the snapshot, or these bytes."""
     last = LogId(len(stage.log), 1)
     writer = ImageWriter(last, CONFIGURATION)
-    image = writer.begin() + b"".join(map(writer.blocks, stage.applied_state.snapshot())) + writer.end()
+    image = writer.begin() + b"".join(map(writer.blocks, state or stage.applied_state.snapshot())) + writer.end()
     stage.server.image = image
     stage.server.snapshot = SnapshotDescription(last, CONFIGURATION, len(image), writer.description.checksum)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from consensus.core.model import Entry, Index, LogId
 from consensus.protocols.zmq_raft.endpoint.client_endpoint import ClientEndpoint, CustomHandler, EndpointOptions
-from consensus.protocols.zmq_raft.endpoint.served_log import LogDescription
+from consensus.protocols.zmq_raft.endpoint.served_log import LogDescription, SnapshotUnreadableError
 from consensus.protocols.zmq_raft.wire.codec import decode_reply, encode_request
 from consensus.protocols.zmq_raft.wire.messages import (
     ChangeReply,
@@ -63,6 +63,7 @@ class FakeLog:
     """First indexes of the read entries."""
     offsets: list[int] = field(default_factory=list)
     """Offsets of the snapshot reads."""
+    snapshot_is_damaged: bool = False
     busy: int = 0
     """Number of further reads that the log refuses."""
     open_for_reads: trio.Event | None = None
@@ -94,6 +95,8 @@ class FakeLog:
         self.offsets.append(offset)
         if self.snapshot is None:
             return None
+        if self.snapshot_is_damaged:
+            raise SnapshotUnreadableError
         last, data = self.snapshot
         start = min(offset, len(data))
         return SnapshotChunk(last, len(data), start, data[start : start + limit_bytes])

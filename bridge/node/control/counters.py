@@ -155,6 +155,7 @@ _ZMQ_KEYS: Final[Mapping[Counted, str]] = {
     EndpointDrop.OTHER_CLUSTER: "requests_for_another_cluster",
     EndpointDrop.PEER_MESSAGE: "messages_between_peers",
     EndpointDrop.REPLY_UNENCODABLE: "replies_that_the_protocol_has_no_frames_for",
+    EndpointDrop.SNAPSHOT_UNREADABLE: "streams_of_entries_with_an_unreadable_snapshot",
     EndpointDrop.STREAM_EXPIRED: "streams_of_entries_that_expired",
     EndpointDrop.TOO_MANY_CHANGES: "changes_ignored_too_many_under_way",
     EndpointDrop.TOO_MANY_STREAMS: "requests_for_entries_ignored_high_watermark",

@@ -19,7 +19,6 @@ equal on the nodes that know the log time. If a node no longer knows it (`LogTim
 While this node is not a server of a farm, the endpoint has neither a leader nor entries.
 """
 
-import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -42,12 +41,12 @@ from consensus.protocols.zmq_raft import (
     ChangeRequest,
     LogDescription,
     Peer,
+    SnapshotUnreadableError,
     UpdateReply,
     UpdateRequest,
 )
 from consensus.storage import ImageReader, RecordError
 
-LOG = logging.getLogger(__name__)
 SNAPSHOT_READ_BYTES: Final = 1024 * 1024
 _SECONDS_LIMIT: Final = 2**32
 _MEMBERS_ARE_THE_FARMS: Final = (
@@ -175,14 +174,14 @@ def made_reqid(index: Index, log_time_ms: int | None) -> bytes:
 
 
 def document_of(last: LogId, image: tuple[bytes, ...]) -> bytes:
-    """Return the document of a stored snapshot, from the pieces of its image; raise `FarmSnapshotError`."""
+    """Return the document of a stored snapshot, from the pieces of its image; raise `SnapshotUnreadableError`."""
     reader = ImageReader()
     try:
         state = [each for piece in image for each in reader.feed(piece)]
         reader.finish()
         return encode(log_snapshot(decode_farm_at_once(state).farm, last.index, last.term))
-    except (RecordError, MsgspecError) as error:
-        raise FarmSnapshotError(f"the stored snapshot of entry {last.index} cannot be shown: {error}") from error
+    except (RecordError, FarmSnapshotError, MsgspecError) as error:
+        raise SnapshotUnreadableError(f"the stored snapshot of entry {last.index} cannot be read: {error}") from error
 
 
 def _named_reqid(data: bytes) -> bytes | None:

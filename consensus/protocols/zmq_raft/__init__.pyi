@@ -34,7 +34,11 @@ from .peer.open_peer import (
     open_peer as open_peer,
 )
 from .peer.replicated_log import LogOptions as LogOptions
-from .endpoint.served_log import LogDescription as LogDescription, ServedLog as ServedLog
+from .endpoint.served_log import (
+    LogDescription as LogDescription,
+    ServedLog as ServedLog,
+    SnapshotUnreadableError as SnapshotUnreadableError,
+)
 from .sockets import (
     CurveClient as CurveClient,
     SocketKind as SocketKind,

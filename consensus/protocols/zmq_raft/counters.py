@@ -48,6 +48,10 @@ class EndpointDrop(CountedReason):
     OTHER_CLUSTER = "other_cluster", "requests for another cluster"
     PEER_MESSAGE = "peer_message", "messages that only peers send to each other"
     REPLY_UNENCODABLE = "reply_unencodable", "replies that the protocol cannot express"
+    SNAPSHOT_UNREADABLE = (
+        "snapshot_unreadable",
+        "streams of entries that ended because the stored snapshot is damaged: run `garlicfarm log verify`",
+    )
     STREAM_EXPIRED = "stream_expired", "streams of entries whose client confirms nothing in time"
     TOO_MANY_CHANGES = "too_many_changes", "changes of the members above the limit of pending changes"
     TOO_MANY_STREAMS = "too_many_streams", "requests for entries above the limit of streams of all clients"

@@ -31,7 +31,7 @@ from msgspec import Struct
 
 from consensus.core.model import Index, LogId
 from consensus.protocols.zmq_raft.counters import EndpointDrop
-from consensus.protocols.zmq_raft.endpoint.served_log import ServedLog
+from consensus.protocols.zmq_raft.endpoint.served_log import ServedLog, SnapshotUnreadableError
 from consensus.protocols.zmq_raft.wire.messages import (
     EntriesBatch,
     EntriesRedirect,
@@ -335,6 +335,8 @@ class EntryStreams(TaskOwner):
     async def _run(self, identity: bytes, request_id: RequestId, stream: EntryStream, compacted: bool) -> None:  # noqa: FBT001 - start_soon passes positions
         try:
             await stream.run(compacted=compacted)
+        except SnapshotUnreadableError:
+            self._counts[EndpointDrop.SNAPSHOT_UNREADABLE] += 1
         finally:
             if self._streams.get((identity, request_id)) is stream:
                 del self._streams[identity, request_id]

@@ -40,6 +40,10 @@ class LogDescription(Struct, frozen=True):
     """Up to here no request id is fresh, so a snapshot may replace the entries."""
 
 
+class SnapshotUnreadableError(Exception):
+    """The stored snapshot is damaged, or another version wrote it; the text has the reason."""
+
+
 class ServedLog(Protocol):
     """One log. All methods are called from one trio run; only reads wait."""
 
@@ -57,7 +61,7 @@ class ServedLog(Protocol):
 
         If `offset` is beyond its end, return an empty chunk with the offset `total_bytes`. None without a snapshot, or
         if it was replaced during the read. The chunk names its snapshot. Raises as `read` does.
-        `ConsensusServer.read_snapshot` does this.
+        `ConsensusServer.read_snapshot` does this. A log that decodes the snapshot may raise `SnapshotUnreadableError`.
         """
 
     def update(self, request: UpdateRequest, user: str | None, answer: Callable[[UpdateReply], None]) -> None:
