@@ -238,6 +238,26 @@ async def test_cache_loads_batch_once_within_its_bytes() -> None:
     assert cache.cached_bytes == len(batches[9])
 
 
+async def test_load_begun_before_clear_is_not_kept() -> None:
+    old, new = written(0, [b"old"]), written(0, [b"new"])
+    current, may_load = [old], trio.Event()
+
+    async def load(offset: int, max_bytes: int) -> bytes:
+        del offset, max_bytes
+        loaded = current[0]
+        await may_load.wait()
+        return loaded
+
+    cache = BatchCache(load)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cache.read, 0, 100)
+        await trio.testing.wait_all_tasks_blocked()
+        current[0] = new
+        cache.clear()
+        may_load.set()
+    assert await cache.read(0, 100) == new
+
+
 async def test_larger_batch_replaces_covered_batches() -> None:
     small, large = written(1, [b"b"]), written(0, [b"a", b"b", b"c"])
     loads = [small, large]

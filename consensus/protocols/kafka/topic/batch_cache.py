@@ -64,9 +64,11 @@ class BatchCache:
             if found:
                 return found
             self.loads += 1
+            cached = self._batches
             loaded = await self._load(offset, max(max_bytes, _LOAD_BYTES))
             batches = list(_cut(loaded, offset))
-            for batch in batches:
+            # A call of `clear` during the load has replaced the mapping: these batches belong to the previous log.
+            for batch in batches if cached is self._batches else ():
                 self._keep(batch)
         return _joined((batch for batch in batches if batch.end > offset), max_bytes)
 
@@ -77,7 +79,7 @@ class BatchCache:
 
     def clear(self) -> None:
         """Drop everything, as after a snapshot has replaced the log."""
-        self._batches.clear()
+        self._batches = OrderedDict()
         self._firsts.clear()
         self.cached_bytes = 0
 
