@@ -162,13 +162,14 @@ class AlertStore:
     def flush(self) -> None:
         """Store the alerts and states. After a failure they remain in memory, and the next call retries."""
         states = [*self._states.values()]
+        if (states, self.alerts) == (self._stored_states, self._stored):
+            return
         if states != self._stored_states:
             self._replace(self._states_table, states)
             self._stored_states = states
-        if self.alerts == self._stored:
-            return
-        self._replace(self._table, [{**asdict(each), "delivered": list(each.delivered)} for each in self.alerts])
-        self._stored = self.alerts
+        if self.alerts != self._stored:
+            self._replace(self._table, [{**asdict(each), "delivered": list(each.delivered)} for each in self.alerts])
+            self._stored = self.alerts
         self._upkeep.after_batch([self._table, self._states_table])
 
     def _replace(self, table: Table, rows: list[dict[str, Any]]) -> None:

@@ -839,6 +839,15 @@ def test_alerts_table_sweeps_unused_files_during_run(farm: Farm, monkeypatch: py
     assert swept == [f"{name} {full}" for full in (True, False) for name in ("alerts", "alerting_states")]
 
 
+def test_changed_state_without_alert_sweeps_tables(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    swept: list[str] = []
+    monkeypatch.setattr(Table, "sweep", lambda table, *, full: swept.append(f"{table.spec.name} {full}"))
+    store = AlertStore(farm.output)
+    store.begin_run(LATER, sends=True)
+    store.flush()
+    assert swept == ["alerts True", "alerting_states True"]
+
+
 def test_refused_write_of_alerts_is_refused_again(farm: Farm) -> None:
     """The rows of another process stay, and the rows of this one never count as stored."""
     store, other = AlertStore(farm.output), AlertStore(farm.output)
