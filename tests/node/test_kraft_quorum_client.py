@@ -13,6 +13,7 @@ import pytest
 import trio
 from msgspec import structs
 from msgspec.structs import replace
+from trio.testing import MockClock
 
 from consensus.core.effects import Role
 from consensus.protocols.kafka import (
@@ -27,7 +28,8 @@ from consensus.protocols.kafka import (
 )
 from consensus.protocols.kafka.connections.service import ServedApi
 from consensus.protocols.kafka.topic.consumer_service import ConsumerService
-from consensus.protocols.kafka.wire.messages_clients import MetadataRequest, MetadataResponse
+from consensus.protocols.kafka.wire.apis import ErrorCode
+from consensus.protocols.kafka.wire.messages_clients import FetchResponsePartition, MetadataRequest, MetadataResponse
 from consensus.protocols.kafka.wire.scram import ScramUsers
 from consensus.protocols.kraft.operators.log_records import (
     LogRecord,
@@ -42,7 +44,7 @@ from consensus.protocols.kraft.operators.settings import VoterSettings
 from consensus.protocols.kraft.replica import open_voter
 from consensus.protocols.kraft.replica.open_voter import VoterOptions
 from consensus.storage import StorageOptions
-from tests.node.kraft_topic import EPOCH, MemoryTopic
+from tests.node.kraft_topic import EPOCH, MemoryTopic, written
 from tests.node.test_kraft_voter import LOOPBACK, Quorum, batch, formatted, opened
 from tests.node.test_kraft_wrong_address import until
 
@@ -289,6 +291,34 @@ async def test_broker_reader_follows_log() -> None:
                 break
             topic.write(b"two")
     assert values == [b"one", b"two"]
+
+
+async def test_uncommitted_records_are_fetched_with_pauses(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's controller returns uncommitted records immediately."""
+    fetches: list[int] = []
+
+    async def fetched(*_: object) -> FetchResponsePartition:
+        await trio.lowlevel.checkpoint()
+        fetches.append(len(fetches))
+        return FetchResponsePartition(
+            partition_index=0,
+            error_code=ErrorCode.NONE,
+            high_watermark=len(fetches) // 40,
+            records=written(0, [b"one"]),
+        )
+
+    async def call_topic(_: QuorumClient, question: Callable[[object, object], Awaitable[object]]) -> object:
+        return await question(None, None)
+
+    monkeypatch.setattr(QuorumClient, "_fetched", fetched)
+    monkeypatch.setattr(QuorumClient, "_call_topic", call_topic)
+    async with aclosing(QuorumClient([(LOOPBACK, 1)], brokers=True).records(0, follow=True)) as items:
+        record = await anext(items)
+    assert isinstance(record, LogRecord)
+    assert (record.value, len(fetches)) == (b"one", 40)
+    assert trio.current_time() >= 39 * 0.2
 
 
 async def test_broker_without_leader_is_named_after_timeout() -> None:

@@ -182,8 +182,7 @@ class QuorumClient:
             for each in found:
                 yield each
             if not found and at.watermark != at.offset:
-                # Wait: there are only uncommitted records, or this offset is beyond the end, so the reply came
-                # immediately.
+                # This offset is beyond the end, so the reply came immediately.
                 await trio.sleep(_AGAIN_S)
 
     async def _end(self) -> int:
@@ -337,6 +336,9 @@ class QuorumClient:
             found = log_start(part, at) or committed_records(part.records or b"", at)
             if found or at.watermark != at.offset:
                 return found
+            if part.records:
+                # The reply came immediately, because the leader also returns uncommitted records.
+                await trio.sleep(_AGAIN_S)
         return []
 
     async def _fetched(
