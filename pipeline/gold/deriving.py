@@ -72,8 +72,14 @@ class Deriving:
         """Return True if this error ends the thread; after a lost start, pause first."""
         with self._changed:
             if not self._ended and is_lost_start(str(error)):
-                self._changed.wait_for(lambda: self._ended, self._lost_starts.pause_s(error))
-                return self._ended
+                try:
+                    pause_s = self._lost_starts.pause_s(error)
+                # The report of the lost start failed, for example because the pipe is closed.
+                except BaseException as failure:  # noqa: BLE001 - as in `work`
+                    error = failure
+                else:
+                    self._changed.wait_for(lambda: self._ended, pause_s)
+                    return self._ended
             # Jobs that the end of the run canceled are not failures.
             self._failure = None if self._ended else error
             return True

@@ -142,6 +142,20 @@ def test_tables_are_derived_again_after_lost_start(monkeypatch: pytest.MonkeyPat
     assert (work.made, counted) == ([7, 7], [1])
 
 
+def test_closed_pipe_at_lost_start_ends_run_loop() -> None:
+    def lose(_: int) -> None:
+        raise RuntimeError("Python worker failed to connect back.")
+
+    def leave(_: str) -> None:
+        sys.exit(1)
+
+    deriving = Deriving(lose, LostStarts("tables", RetryPolicy(notify=leave, count=lambda: None)))
+    deriving.batch_done(0)
+    deriving.work()
+    with pytest.raises(SystemExit):
+        deriving.check()
+
+
 def test_thread_ends_without_jvm() -> None:
     def refuse(_: str) -> None:
         raise ConnectionRefusedError
