@@ -34,7 +34,7 @@ _PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----
 
 
 class RefusedError(PermissionError):
-    """A node refuses this program, or shows another identity: no repetition of the request succeeds."""
+    """A node refuses this program, or shows another identity: one of the two needs other credentials."""
 
 
 class CredentialError(Exception):

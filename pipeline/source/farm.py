@@ -33,7 +33,7 @@ from pipeline.schemas import ENTRIES
 from pipeline.source import log_client
 from pipeline.source.daemon_pool import DaemonPool
 from pipeline.source.farms import OLDEST, SNAPSHOT, UNLISTED_MAX, ManyFarms, OneFarm, Place, SelectedLog, StreamFarms
-from pipeline.source.log_client import FarmLogError, FarmSilentError, credentials_of, shortened
+from pipeline.source.log_client import FarmLogError, FarmRefusedError, FarmSilentError, credentials_of, shortened
 from pipeline.source.offsets import WHOLE_FARMS, Offset, WholeOffsets, entries_before
 from pipeline.source.ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
 from pipeline.source.selection import Bounds, RowSelection, columns_of, moment_of, words_of
@@ -326,14 +326,18 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         return ReadMaxRows(self._sizes.entries_per_batch)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """Return the end of a batch from `start` on; for at most `SILENCE_SECONDS`, `start` if no node replies."""
+        """Return the end of a batch from `start` on; for at most `SILENCE_SECONDS`, `start` if no node replies.
+
+        A refusal before the first reply is raised immediately. A later one may end, as no reply does.
+        """
         whole = self._offsets.loaded(start)
         try:
             end = self._latest(whole, limit)
-        except FarmSilentError:
+        except FarmSilentError as error:
             if self._silent_since is None:
                 self._silent_since = time.monotonic()
-            if self._available_now or time.monotonic() - self._silent_since > log_client.SILENCE_SECONDS:
+            is_final = self._available_now or (isinstance(error, FarmRefusedError) and not self._newest)
+            if is_final or time.monotonic() - self._silent_since > log_client.SILENCE_SECONDS:
                 raise
             return start
         self._silent_since = None

@@ -71,6 +71,10 @@ class FarmSilentError(FarmLogError):
     """No node replies: the farm may be restarting, or it may have ended."""
 
 
+class FarmRefusedError(FarmSilentError):
+    """Each node refuses this program: its credentials are wrong, or nodes are being replaced."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogEntry:
     """One committed entry. `body` is its bytes."""
@@ -114,8 +118,8 @@ class FarmLog:
     def status(self, cluster: str | None = None) -> LogStatus:
         """Return the status of the first node that belongs to `cluster`, or to any cluster if None.
 
-        Raises FarmSilentError when some do not reply or are in no cluster yet, FarmLogError when all belong elsewhere
-        or refuse the request.
+        Raises FarmSilentError when some do not reply or are in no cluster yet, its subclass FarmRefusedError when all
+        refuse the request, and FarmLogError when all belong elsewhere.
         """
         failures = _Failures()
         for address in self.addresses:
@@ -169,8 +173,6 @@ class FarmLog:
                 except LOST as error:
                     failures.add(address, error)
                     has_reply = has_reply or not _is_unreachable(error)
-            if failures.are_refusals():
-                break
             if has_reply or next_index > first_index:
                 rounds, replied_at_s = 0 if next_index > first_index else rounds + 1, time.monotonic()
             time.sleep(ROUND_PAUSE_SECONDS)
@@ -215,10 +217,6 @@ class _Failures:
     def add(self, address: str, error: Exception) -> None:
         self._errors[address] = error
 
-    def are_refusals(self) -> bool:
-        """Return True if the last error of each node is a refusal."""
-        return all(isinstance(error, RefusedError) for error in self._errors.values())
-
     def __str__(self) -> str:
         return "; ".join(f"{address}: {_words(error)}" for address, error in self._errors.items())
 
@@ -227,8 +225,8 @@ class _Failures:
         foreign = [isinstance(error, _ForeignError) for error in self._errors.values()]
         if foreign and all(foreign):
             return FarmLogError(f"the tables contain the cluster {cluster} ({self}): {OTHER_CLUSTER}")
-        if self.are_refusals():
-            return FarmLogError(
+        if self._errors and all(isinstance(error, RefusedError) for error in self._errors.values()):
+            return FarmRefusedError(
                 f"each node refuses the request ({self}): correct --token-file and --certificate, or run this command"
                 " as the user of the node"
             )
@@ -243,10 +241,8 @@ def _words(error: Exception) -> str:
 
 
 def _is_unreachable(error: Exception) -> bool:
-    """Return True if no node was reached, as opposed to a refusal."""
-    return isinstance(error, OSError | http.client.HTTPException) and not isinstance(
-        error, ssl.SSLError | PermissionError
-    )
+    """Return True if the node was not reached, or refuses this program. Both can end when the node is replaced."""
+    return isinstance(error, OSError | http.client.HTTPException) and not isinstance(error, ssl.SSLError)
 
 
 def _status(node: Endpoint) -> LogStatus:

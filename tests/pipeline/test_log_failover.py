@@ -92,23 +92,41 @@ def test_stream_continues_after_short_outage_of_farm(tmp_path: Path, monkeypatch
         stream.latestOffset(start, ReadAllAvailable())
 
 
-def test_refusal_of_all_nodes_is_not_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, is_refused = three_servers(minutes=1), [False]
+def test_refusal_ends_run_at_start_and_later_after_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, is_refused = three_servers(minutes=1), [True]
 
     def exchange(self: Endpoint, *request: Any) -> tuple[int, dict[str, Any]]:
         return (401, {"error": "unauthorized"}) if is_refused[0] else served(self, *request)
 
     served = Endpoint._exchange
     monkeypatch.setattr(Endpoint, "_exchange", exchange)
-    monkeypatch.setattr("pipeline.source.log_client.time.sleep", pytest.fail)
     with serve_log(log, tmp_path / "one.sock") as address:
         stream = stream_of(address)
+        with pytest.raises(FarmLogError, match=r"each node refuses the request .*status 401.*--token-file"):
+            stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+        is_refused[0] = False
         start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
         is_refused[0] = True
-        with pytest.raises(FarmLogError, match=r"each node refuses the request .*status 401.*--token-file"):
+        assert stream.latestOffset(start, ReadAllAvailable()) == start
+        monkeypatch.setattr(log_client, "SILENCE_SECONDS", -1.0)
+        with pytest.raises(FarmLogError, match="each node refuses the request"):
             stream.latestOffset(start, ReadAllAvailable())
-        with pytest.raises(FarmLogError, match=r"entry 1 cannot be read: .*status 401"):
-            list(read(FarmLog((address,)), 5, log.cluster_id))
+
+
+def test_range_continues_after_refusal_of_all_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, rounds = three_servers(minutes=1), [0]
+
+    def exchange(self: Endpoint, *request: Any) -> tuple[int, dict[str, Any]]:
+        return (401, {"error": "unauthorized"}) if rounds[0] <= log_client.ROUNDS else served(self, *request)
+
+    def pause(_: float) -> None:
+        rounds[0] += 1
+
+    served = Endpoint._exchange
+    monkeypatch.setattr(Endpoint, "_exchange", exchange)
+    monkeypatch.setattr("pipeline.source.log_client.time.sleep", pause)
+    with serve_log(log, tmp_path / "one.sock") as address:
+        assert len(list(read(FarmLog((address,)), 5, log.cluster_id))) == 4
 
 
 def test_range_retries_longer_for_unresponsive_farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
