@@ -34,7 +34,7 @@ class StoredLog:
             self._farm = StoredFarm(directory, committed_through)
         except StoredFarmError as error:
             raise FarmLogError(str(error)) from error
-        self._looked = False
+        self._checked = 0
 
     def cluster_id(self) -> str:
         """Return the cluster id of the log; `storage-` and the id of the storage if the directory does not show it."""
@@ -45,7 +45,7 @@ class StoredLog:
         try:
             self._farm.refresh()
             first, commit = self._farm.first_index, self._farm.commit_index
-            if not self._looked and commit >= first:
+            if commit > self._checked and commit >= first:
                 self._check_end(commit)
         except StoredFarmError as error:
             raise FarmLogError(str(error)) from error
@@ -54,7 +54,7 @@ class StoredLog:
     def _check_end(self, commit: int) -> None:
         """Raise FarmLogError if the log lacks its last committed entry.
 
-        This happens before a checkpoint records the plan.
+        This happens before a checkpoint records the plan: a copy may have a newer `committed.json` than its log.
         """
         if not self._farm.holds(commit):
             # A running node may have updated committed.json after the log was read.
@@ -65,7 +65,7 @@ class StoredLog:
                 " verify` shows its last index. Pass that index with --committed-through INDEX. In a copy of a running"
                 " node's directory, committed.json may have a higher index: then delete committed.json from the copy"
             )
-        self._looked = True
+        self._checked = commit
 
     def place(self, index: int, known: KnownTime | None = None) -> StoredPlace:
         """Return the place to begin reading the entry at `index`. `known`: the log time at an earlier entry."""

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from bridge.node.raft.commit_store import write_commit_index
 from pipeline.local import query as local_query
 from pipeline.local.checkpoint import StoredCheckpoint
 from pipeline.local.query import LocalQuery
@@ -40,6 +41,7 @@ from pipeline.tables import offset_shards
 from pipeline.tables.batch_notes import BatchNotes, Range
 from pipeline.tables.offset_shards import OffsetShards
 from tests.pipeline.farm_log_server import MadeUpLog, serve_log, three_servers
+from tests.pipeline.test_stored_log import write_log
 from tests.processes import END_S
 
 ALL = ReadAllAvailable()
@@ -262,6 +264,24 @@ def test_compacted_log_of_one_farm_does_not_block_others(tmp_path: Path) -> None
         offsets = stream.reportLatestOffset()
         assert offsets is not None
         assert "entries 3 to 7 were compacted away" in offsets["problems"]["one"]
+
+
+def test_directory_behind_its_commit_index_does_not_block_others(tmp_path: Path) -> None:
+    """A copy may have a newer `committed.json` than its log."""
+    directory, two, file = tmp_path / "one", a_farm(2), tmp_path / "farms.toml"
+    write_log(directory, b"{}", b"{}")
+    socket = tmp_path / "two.sock"
+    file.write_text(f"[farms.one]\ndirectory = '{directory}'\n[farms.two]\nnodes = ['{socket}']\n")
+    with serve_log(two, socket):
+        stream = stream_of(file)
+        start = stream.latestOffset(stream.initialOffset(), ALL)
+        write_commit_index(directory, 9)
+        two.report(1)
+        end = stream.latestOffset(start, ALL)
+        assert list(read(stream, start, end)) == ["two"]
+        offsets = stream.reportLatestOffset()
+        assert offsets is not None
+        assert "should have entry 9, and ends before it" in offsets["problems"]["one"]
 
 
 def test_repeated_batch_without_its_farm_fails_with_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
