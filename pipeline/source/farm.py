@@ -367,6 +367,11 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
             for cluster, count in counts.items()
             if count or cluster in begins
         }
+        for cluster, end in [*moved.items()]:
+            log = logs[cluster]
+            if not self._farms.is_readable(log, next_entries.get(cluster, log.begin), end):
+                del moved[cluster]
+                begins.pop(cluster, None)
         ends_read = {**next_entries, **moved}
         absent = ends_read.keys() - self._newest.keys()
         self._read = entries_before({"farms": ends_read}) - sum(ends_read[each] - 1 for each in absent)

@@ -178,6 +178,13 @@ class _FarmState:
     due_s: float = 0.0
     problem: str = ""
 
+    def fail(self, error: Exception) -> None:
+        """Record the problem, and pause."""
+        self.backoff = self.backoff or Backoff(AGAIN_SECONDS, AGAIN_MAX_SECONDS)
+        self.due_s = time.monotonic() + self.backoff.next_s()
+        is_refusal = isinstance(error, FarmLogError)
+        self.problem = str(error) if is_refusal else f"cannot be queried, because of a fault of the pipeline: {error!r}"
+
 
 class StreamFarms(Protocol):
     """The farms of a stream."""
@@ -198,6 +205,9 @@ class StreamFarms(Protocol):
 
     def places(self, clusters: frozenset[str]) -> dict[str, Place]:
         """Return the places of these clusters."""
+
+    def is_readable(self, log: SelectedLog, first: int, end: int) -> bool:
+        """Return False, and record the problem of the farm, if its damage would end the batches of other farms."""
 
 
 class OneFarm:
@@ -239,6 +249,11 @@ class OneFarm:
     def places(self, clusters: frozenset[str]) -> dict[str, Place]:
         """Return this place for all clusters. A place refuses to be read as another cluster."""
         return dict.fromkeys(clusters, self._place)
+
+    def is_readable(self, log: SelectedLog, first: int, end: int) -> bool:
+        """Return True: the reader of the entries reports damage."""
+        del log, first, end
+        return True
 
 
 class ManyFarms:
@@ -322,6 +337,22 @@ class ManyFarms:
                     f" or name it in {self._path} again"
                 )
             self.poll({}, thorough=False)
+
+    def is_readable(self, log: SelectedLog, first: int, end: int) -> bool:
+        """Return False if a directory has damaged entries in this range; then it is queried again after a pause.
+
+        A planned batch is repeated until it succeeds, so a damaged directory would block all farms.
+        """
+        ranges = log.place.ranges
+        try:
+            if isinstance(ranges, DirectoryRanges) and first < end:
+                ranges.check(first, end)
+        except FarmLogError as error:
+            for each in self._farms.values():
+                if each.place is log.place:
+                    each.fail(error)
+            return False
+        return True
 
     def _read_again(self) -> None:
         """Read the file if it has changed."""
@@ -408,10 +439,7 @@ def _answer(each: _FarmState) -> SelectedLog | None:
     try:
         log = question.result()
     except Exception as error:  # noqa: BLE001 - a fault in querying one farm is that farm's problem
-        each.backoff = each.backoff or Backoff(AGAIN_SECONDS, AGAIN_MAX_SECONDS)
-        each.due_s = time.monotonic() + each.backoff.next_s()
-        is_refusal = isinstance(error, FarmLogError)
-        each.problem = str(error) if is_refusal else f"cannot be queried, because of a fault of the pipeline: {error!r}"
+        each.fail(error)
         return None
     if each.first_log is None:
         each.first_log = log

@@ -173,6 +173,10 @@ class DirectoryRanges:
         """Return the index of the snapshot."""
         return self._log.snapshot()[0]
 
+    def check(self, first: int, end: int) -> None:
+        """Raise FarmLogError if an entry with first <= index < end is missing or damaged."""
+        self._log.check(first, end)
+
     def time_before(self, index: int, known: KnownTime | None) -> int | None:
         """Return log time before the entry, found by the clock entries between."""
         return self._log.log_time_before(index, known)

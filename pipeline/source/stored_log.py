@@ -86,6 +86,13 @@ class StoredLog:
         except StoredFarmError as error:
             raise FarmLogError(str(error)) from error
 
+    def check(self, first: int, end: int) -> None:
+        """Raise FarmLogError if an entry with first <= index < end is missing or damaged."""
+        try:
+            self._farm.check(first, end)
+        except StoredFarmError as error:
+            raise FarmLogError(str(error)) from error
+
     def rows(self, place: StoredPlace, first: int, end: int) -> Iterator[Row]:
         """Yield entries with first <= index < end."""
         anchor = Anchor(place.file, place.offset_bytes, place.index, place.log_time_ms)

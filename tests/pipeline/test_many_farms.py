@@ -10,6 +10,7 @@ import threading
 import tracemalloc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from bridge.node.offline import stored_farm_writer
 from bridge.node.raft.commit_store import write_commit_index
+from consensus.storage import StorageOptions
 from pipeline.local import query as local_query
 from pipeline.local.checkpoint import StoredCheckpoint
 from pipeline.local.query import LocalQuery
@@ -41,7 +44,7 @@ from pipeline.tables import offset_shards
 from pipeline.tables.batch_notes import BatchNotes, Range
 from pipeline.tables.offset_shards import OffsetShards
 from tests.pipeline.farm_log_server import MadeUpLog, serve_log, three_servers
-from tests.pipeline.test_stored_log import write_log
+from tests.pipeline.test_stored_log import EPOCH_MS, clock, write_log
 from tests.processes import END_S
 
 ALL = ReadAllAvailable()
@@ -282,6 +285,24 @@ def test_directory_behind_its_commit_index_does_not_block_others(tmp_path: Path)
         offsets = stream.reportLatestOffset()
         assert offsets is not None
         assert "should have entry 9, and ends before it" in offsets["problems"]["one"]
+
+
+def test_damaged_segment_of_one_farm_does_not_block_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_farm_writer, "StorageOptions", partial(StorageOptions, 1024 * 1024))
+    directory, two, file, socket = tmp_path / "one", a_farm(2), tmp_path / "farms.toml", tmp_path / "two.sock"
+    write_log(directory, clock(EPOCH_MS + 1_000), *[b"x" * 400_000] * 6)
+    damaged = min((directory / "raft").glob("*.segment"))
+    damaged.write_bytes(damaged.read_bytes().replace(b'"id": 1', b'"id": 2'))
+    file.write_text(f"[farms.one]\ndirectory = '{directory}'\n[farms.two]\nnodes = ['{socket}']\n")
+    with serve_log(two, socket):
+        stream = stream_of(file)
+        start = stream.initialOffset()
+        end = stream.latestOffset(start, ALL)
+        assert list(end["farms"]) == list(end["begins"]) == [two.cluster_id]
+        assert list(read(stream, start, end)) == ["two"]
+        offsets = stream.reportLatestOffset()
+        assert offsets is not None
+        assert "garlicfarm log verify" in offsets["problems"]["one"]
 
 
 def test_repeated_batch_without_its_farm_fails_with_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ serve as anchors: a position in a file, with log time before it.
 
 from array import array
 from bisect import bisect_right
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -184,12 +185,7 @@ class StoredFarm:
     def holds(self, index: Index) -> bool:
         """Return True if the entry at `index` is stored and undamaged."""
         try:
-            segment = self._log.segment_of(index)
-            clocks = self._search(segment)
-            place = bisect_right(clocks.indexes, index) - 1
-            start = self._log.beginning(segment)
-            if place >= 0:
-                start = Place(segment.file, clocks.offsets[place], clocks.indexes[place])
+            start = self._place_before(index)
             return any(each == index for _, each, _, _, _ in self._log.entries(start, index + 1))
         except (StorageError, RecordError):
             return False
@@ -204,6 +200,13 @@ class StoredFarm:
                     log_time_ms = _later(log_time_ms, value)
                 if index >= first:
                     yield _row(index, term, kind, value, log_time_ms)
+        except (StorageError, RecordError) as error:
+            raise StoredFarmError(str(error)) from error
+
+    def check(self, first: Index, end: Index) -> None:
+        """Raise StoredFarmError if an entry with first <= index < end is missing or damaged."""
+        try:
+            deque(self._log.entries(self._place_before(first), end), maxlen=0)
         except (StorageError, RecordError) as error:
             raise StoredFarmError(str(error)) from error
 
@@ -248,6 +251,14 @@ class StoredFarm:
             return self._log.segment_of(index)
         except StorageError as error:
             raise StoredFarmError(str(error)) from error
+
+    def _place_before(self, index: Index) -> Place:
+        segment = self._log.segment_of(index)
+        clocks = self._search(segment)
+        place = bisect_right(clocks.indexes, index) - 1
+        if place < 0:
+            return self._log.beginning(segment)
+        return Place(segment.file, clocks.offsets[place], clocks.indexes[place])
 
     def _time_before(self, segment: StoredSegment, known: KnownTime | None) -> int | None:
         """Return log time before the first entry of a segment, or the known time if it lies in the segment.
