@@ -118,8 +118,8 @@ class FarmLog:
     def status(self, cluster: str | None = None) -> LogStatus:
         """Return the status of the first node that belongs to `cluster`, or to any cluster if None.
 
-        Raises FarmSilentError when some do not reply or are in no cluster yet, its subclass FarmRefusedError when all
-        refuse the request, and FarmLogError when all belong elsewhere.
+        Raises FarmSilentError when some do not reply or are in no cluster yet, FarmLogError when all belong elsewhere,
+        FarmRefusedError when all refuse the request.
         """
         failures = _Failures()
         for address in self.addresses:

@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from bridge.node.offline import stored_farm_writer
 from bridge.node.raft.commit_store import write_commit_index
 from consensus.storage import StorageOptions
+from pipeline.load_model import EPOCH_MS
 from pipeline.local import query as local_query
 from pipeline.local.checkpoint import StoredCheckpoint
 from pipeline.local.query import LocalQuery
@@ -44,7 +45,7 @@ from pipeline.tables import offset_shards
 from pipeline.tables.batch_notes import BatchNotes, Range
 from pipeline.tables.offset_shards import OffsetShards
 from tests.pipeline.farm_log_server import MadeUpLog, serve_log, three_servers
-from tests.pipeline.test_stored_log import EPOCH_MS, clock, write_log
+from tests.pipeline.test_stored_log import clock, write_log
 from tests.processes import END_S
 
 ALL = ReadAllAvailable()
@@ -269,7 +270,7 @@ def test_compacted_log_of_one_farm_does_not_block_others(tmp_path: Path) -> None
         assert "entries 3 to 7 were compacted away" in offsets["problems"]["one"]
 
 
-def test_directory_behind_its_commit_index_does_not_block_others(tmp_path: Path) -> None:
+def test_copy_with_newer_commit_index_does_not_block_others(tmp_path: Path) -> None:
     """A copy may have a newer `committed.json` than its log."""
     directory, two, file = tmp_path / "one", a_farm(2), tmp_path / "farms.toml"
     write_log(directory, b"{}", b"{}")
