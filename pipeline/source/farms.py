@@ -25,7 +25,8 @@ import time
 import tomllib
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
@@ -37,7 +38,7 @@ from consensus.net.backoff import Backoff
 from pipeline.source import log_client
 from pipeline.source.daemon_pool import DaemonPool
 from pipeline.source.endpoint import CredentialError, Credentials, load_credentials
-from pipeline.source.log_client import COMPACTED, FarmLogError, FarmSilentError, LogStatus, shortened
+from pipeline.source.log_client import COMPACTED, FarmLogError, FarmRefusedError, FarmSilentError, LogStatus, shortened
 from pipeline.source.ranges import DirectoryRanges, LogRanges, NodeRanges
 
 PATIENCE_SECONDS = 1.0
@@ -177,9 +178,11 @@ class _FarmState:
     """The pauses after failures; None after a reply, since most farms reply."""
     due_s: float = 0.0
     problem: str = ""
+    is_refused: bool = False
 
     def fail(self, error: Exception) -> None:
         """Record the problem, and pause."""
+        self.is_refused = isinstance(error, FarmRefusedError)
         self.backoff = self.backoff or Backoff(AGAIN_SECONDS, AGAIN_MAX_SECONDS)
         self.due_s = time.monotonic() + self.backoff.next_s()
         is_refusal = isinstance(error, FarmLogError)
@@ -293,8 +296,10 @@ class ManyFarms:
         """
         self._read_again()
         now_s = time.monotonic()
-        for each in self._farms.values():
+        for name, each in self._farms.items():
             if each.question is None and (each.due_s <= now_s or thorough):
+                if each.is_refused:
+                    self._load_again(name, each)
                 each.requested_at_s = now_s
                 each.question = self._pool.submit(
                     partial(_poll, each.place, each.first_log, next_entries, of_all=thorough)
@@ -353,6 +358,13 @@ class ManyFarms:
                     each.fail(error)
             return False
         return True
+
+    def _load_again(self, name: str, each: _FarmState) -> None:
+        """Read the files of a refused farm again: an operator may have corrected them."""
+        with suppress(FarmLogError):
+            each.place = _place(name, each.settings, self._path, self._page_size, load_credentials)
+            if each.first_log is not None:
+                each.first_log = replace(each.first_log, place=each.place)
 
     def _read_again(self) -> None:
         """Read the file if it has changed."""
@@ -444,5 +456,5 @@ def _answer(each: _FarmState) -> SelectedLog | None:
     if each.first_log is None:
         each.first_log = log
     each.backoff = None
-    each.problem = ""
+    each.problem, each.is_refused = "", False
     return log

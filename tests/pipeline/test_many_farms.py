@@ -37,7 +37,7 @@ from pipeline.source import farm, farms, log_client
 from pipeline.source.events import FarmEventsStreamReader
 from pipeline.source.farm import FarmDataSource, FarmStreamReader
 from pipeline.source.farms import ManyFarms, Unread
-from pipeline.source.log_client import SHOWN_MAX, FarmLog, FarmLogError, FarmSilentError, LogStatus
+from pipeline.source.log_client import SHOWN_MAX, FarmLog, FarmLogError, FarmRefusedError, FarmSilentError, LogStatus
 from pipeline.source.offsets import WHOLE_FARMS, Offset
 from pipeline.source.ranges import NodeRanges
 from pipeline.source.shares import SHARE_LEAST, TASKS_MAX, Span, fair_shares, fitting_demands, packed
@@ -617,6 +617,30 @@ def test_progress_of_many_farms_is_numbers(tmp_path: Path, monkeypatch: pytest.M
     assert stream.reportLatestOffset() == {"totals": totals, "removed": [removed.cluster_id]}
     source["latestOffset"] = json.dumps(stream.reportLatestOffset())
     assert removed_in(progress) == frozenset({removed.cluster_id})
+
+
+def test_corrected_credentials_of_refused_farm_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, token_file, token = tmp_path / "farms.toml", tmp_path / "token", ["first"]
+    file.write_text("[farms.one]\nnodes = ['https://host:1']\ntoken_file = 'token'\n")
+    token_file.write_text("first")
+
+    def status(ranges: NodeRanges, *_: object, **__: object) -> LogStatus:
+        if ranges._log.credentials.token != token[0]:
+            raise FarmRefusedError("status 401")
+        return LogStatus("one", 1, 5)
+
+    monkeypatch.setattr(NodeRanges, "status", status)
+    found = ManyFarms(file, 1_000)
+    assert list(found.poll({}, thorough=True)) == ["one"]
+    # when the node and then the file get another token
+    token[0] = "second"
+    assert (found.poll({}, thorough=True), found.problems) == ({}, {"one": "status 401"})
+    token_file.write_text("second")
+    assert list(found.poll({}, thorough=True)) == ["one"]
+    assert found.problems == {}
+    ranges = found.places(frozenset({"one"}))["one"].ranges
+    assert isinstance(ranges, NodeRanges)
+    assert ranges._log.credentials.token == token[0]
 
 
 def test_farms_with_equal_files_share_credentials(tmp_path: Path) -> None:
