@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from operator import ge
 from pathlib import Path
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -11,9 +12,9 @@ import trio
 import trio.testing
 from msgspec.structs import replace
 
-from consensus.core.effects import ProposalResolved, Role
-from consensus.core.model import Entry, EntryKind, Index, ReplicaKey
-from consensus.protocols.kafka.connections.connection import open_connection
+from consensus.core.effects import ChangeOutcome, ConfigurationResolved, ProposalResolved, Role
+from consensus.core.model import Configuration, Entry, EntryKind, Index, ReplicaKey, Server
+from consensus.protocols.kafka.connections.connection import DialOptions, open_connection
 from consensus.protocols.kafka.topic.served_topic import Produced, ProduceRefusedError
 from consensus.protocols.kafka.wire import messages_admin as admin
 from consensus.protocols.kafka.wire.apis import ErrorCode
@@ -22,7 +23,9 @@ from consensus.protocols.kafka.wire.record_batches import decode_tail
 from consensus.protocols.kafka.wire.records import Record, RecordBatch
 from consensus.protocols.kraft.operators.quorum_directory import format_directory, new_uuid, parse_initial_voters
 from consensus.protocols.kraft.operators.settings import Endpoint, StaticVoter, VoterSettings
+from consensus.protocols.kraft.replica.admin_service import AdminService
 from consensus.protocols.kraft.replica.open_voter import KraftVoter, VoterOptions, open_voter
+from consensus.protocols.kraft.replica.quorum_names import server_of
 from consensus.protocols.kraft.replica.state_machine import QuorumLog, WrittenBatch
 from consensus.protocols.kraft.wire.entries import data_of, entry_tail
 from consensus.server.errors import NotLeaderError
@@ -421,6 +424,37 @@ def test_observer_becomes_voter_by_add_raft_voter(tmp_path: Path) -> None:
             assert {key.id for key in voters if isinstance(key, ReplicaKey)} == {1, 2, 3, 4} - {leaving.key.id}
 
     trio.run(run)
+
+
+async def test_added_voter_keeps_changes_during_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another voter moves while the leader tests the address of the new voter."""
+    old, moved = (
+        server_of(ReplicaKey(1, b"\x01" * 16), (Endpoint("CONTROLLER", LOOPBACK, port),)) for port in (9093, 9094)
+    )
+    voters, changes = [old], list[tuple[Server, ...]]()
+
+    async def change(target: tuple[Server, ...], head: bytes) -> ConfigurationResolved:
+        del head
+        await trio.lowlevel.checkpoint()
+        changes.append(target)
+        return ConfigurationResolved(change_id=1, outcome=ChangeOutcome.COMMITTED)
+
+    async def test_place(*_: object) -> None:
+        await trio.lowlevel.checkpoint()
+        voters[:] = [moved]
+
+    server = Mock(change_configuration=change)
+    server.describe.side_effect = lambda: Mock(raft=Mock(configuration=Configuration(tuple(voters))))
+    monkeypatch.setattr(AdminService, "refusal_of_place", test_place)
+    service = AdminService(server, Mock(), CLUSTER, lambda: 0, bytes, DialOptions(), is_dynamic=True)
+    request = admin.AddRaftVoterRequest(
+        timeout_ms=10_000,
+        voter_id=2,
+        voter_directory_id=UUID(int=2),
+        listeners=(admin.AddRaftVoterRequestListener(name="CONTROLLER", host=LOOPBACK, port=9095),),
+    )
+    assert (await service._add(request))[0] == ErrorCode.NONE
+    assert [target[0] for target in changes] == [moved]
 
 
 def test_unreadable_listeners_of_voter_are_refused(tmp_path: Path) -> None:

@@ -163,16 +163,16 @@ class AdminService:
 
     async def _add(self, request: admin.AddRaftVoterRequest) -> Outcome:
         voters = self._server.describe().raft.configuration.voters
-        if request.voter_id in {replica(server.server_id).id for server in voters}:
-            return ErrorCode.DUPLICATE_VOTER, f"voter {request.voter_id} is in the quorum: remove it first"
         if not request.listeners or request.voter_id < 0 or request.voter_directory_id == ZERO_UUID:
             return ErrorCode.INVALID_REQUEST, "the new voter needs an id, a directory id and at least one listener"
         first = request.listeners[0]
         listeners = tuple((each.name, endpoint_text(each.host, each.port)) for each in request.listeners)
         key = ReplicaKey(request.voter_id, request.voter_directory_id.bytes)
         added = Server(key, listeners[0][1], listeners)
-        refusal = _objection((*voters, added)) or await self.refusal_of_place(key, (first.host, first.port))
-        if refusal is not None:
+        refusal = _objection_to(added, voters) or await self.refusal_of_place(key, (first.host, first.port))
+        # The voters may have changed during the test: a voter may have moved, or have been added.
+        voters = self._server.describe().raft.configuration.voters
+        if (refusal := refusal or _objection_to(added, voters)) is not None:
             return refusal
         if not request.ack_when_committed:
             trio.lowlevel.spawn_system_task(run_task, self._change, (*voters, added))
@@ -316,6 +316,14 @@ def _outcome(resolved: ConfigurationResolved) -> Outcome:
 def _progress(follower: FollowerProgress) -> _Progress:
     end = None if follower.contact_ms is None else follower.match
     return end, follower.contact_ms, follower.caught_up_ms
+
+
+def _objection_to(added: Server, voters: tuple[Server, ...]) -> Outcome | None:
+    """Return the reason why these voters cannot get a further one; None if they can."""
+    new_id = replica(added.server_id).id
+    if new_id in {replica(server.server_id).id for server in voters}:
+        return ErrorCode.DUPLICATE_VOTER, f"voter {new_id} is in the quorum: remove it first"
+    return _objection((*voters, added))
 
 
 def _objection(voters: tuple[Server, ...]) -> Outcome | None:
