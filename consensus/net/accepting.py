@@ -30,6 +30,8 @@ from typing import Final
 import trio
 from msgspec import Struct
 
+from consensus.server.callbacks import run_task
+
 _ACCEPT_AT_ONCE: Final = 256
 _BEGIN_AT_ONCE: Final = 8
 """Handshakes that begin before other tasks run: a few milliseconds of signatures."""
@@ -157,6 +159,7 @@ class CloseReason(Enum):
 
 
 Handle = Callable[[trio.SocketStream, str], Awaitable[None]]
+"""Serves a connection and closes it, also after an error. The error is logged, and ends only this connection."""
 
 
 class AcceptQueue:
@@ -291,7 +294,7 @@ class AcceptQueue:
             started_count = 0
             while started_count < _BEGIN_AT_ONCE and (pending := self._next()) is not None:
                 stream = trio.SocketStream(trio.socket.from_stdlib_socket(pending.connection))
-                nursery.start_soon(handle, stream, pending.address)
+                nursery.start_soon(run_task, handle, stream, pending.address)
                 started_count += 1
             if started_count:
                 await trio.lowlevel.checkpoint()

@@ -25,11 +25,14 @@ def run_callback(callback: Callable[P, object], *arguments: P.args, **options: P
 
 
 async def run_task(task: Callable[P, Awaitable[object]], *arguments: P.args, **options: P.kwargs) -> None:
-    """Run a task without a waiting caller; an error in it is logged, and does not end the process."""
+    """Run a task without a waiting caller; an error in it is logged, and does not end the process.
+
+    A cancellation is raised, even if it is in one group with an error.
+    """
     try:
         await task(*arguments, **options)
-    except Exception as error:  # noqa: BLE001 - logged
-        log_failure(task, error)
+    except* Exception as errors:  # noqa: BLE001 - logged
+        log_failure(task, errors)
 
 
 def log_failure(called: object, error: Exception) -> None:

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from consensus.net.accepting import AcceptOptions, AcceptQueue, CloseReason, KnownSources, source_of
+from tests.node.memory_server import until
 
 LOOPBACK = "127.0.0.1"
 
@@ -23,6 +24,8 @@ class ListeningQueue:
     port: int
     handled: list[str] = field(default_factory=list)
     dropped: list[tuple[str, CloseReason]] = field(default_factory=list)
+    fault: Exception | None = None
+    """The error that the handler raises."""
 
     async def connect(self, source: str = LOOPBACK) -> trio.SocketStream:
         return await trio.open_tcp_stream(LOOPBACK, self.port, local_address=source)
@@ -33,7 +36,10 @@ async def listening(options: AcceptOptions) -> AsyncIterator[ListeningQueue]:
     async def handle(stream: trio.SocketStream, address: str) -> None:
         async with stream:
             found.handled.append(address)
-            await stream.send_all(await stream.receive_some())
+            data = await stream.receive_some()
+            if found.fault is not None:
+                raise found.fault
+            await stream.send_all(data)
 
     def dropped(address: str, why: CloseReason) -> None:
         found.dropped.append((address, why))
@@ -155,3 +161,18 @@ async def test_known_source_expires_after_one_hour(autojump_clock: trio.testing.
     assert "10.0.0.2" not in known
     await trio.sleep(3601)
     assert "10.0.0.1" not in known
+
+
+async def test_fault_in_handler_ends_only_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async with listening(AcceptOptions()) as found:
+        found.fault = ValueError("a fault of the service")
+        broken = await found.connect()
+        await broken.send_all(b"x")
+        assert await broken.receive_some() == b""
+        found.fault = None
+        working = await found.connect()
+        assert await receives_echo(working)
+        await until(lambda: "a fault of the service" in caplog.text)
+        for each in (broken, working):
+            await each.aclose()
+    assert caplog.text.count("a fault of the program") == 1

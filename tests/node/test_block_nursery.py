@@ -70,3 +70,21 @@ def test_run_callback_with_error_logs_it(callback: Callable[[int], object], capl
 async def test_run_task_with_error_logs_it(caplog: pytest.LogCaptureFixture) -> None:
     await run_task(fail_with, OSError("no descriptors"))
     assert "no descriptors" in caplog.text
+
+
+async def test_run_task_with_error_after_cancellation_logs_it(caplog: pytest.LogCaptureFixture) -> None:
+    """The task has an error of its own and the cancellation of the caller in one group."""
+
+    async def fail_at_end() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise OSError("no descriptors")
+
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await run_task(fail_at_end)
+    assert scope.cancelled_caught
+    assert "no descriptors" in caplog.text

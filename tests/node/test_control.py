@@ -43,6 +43,7 @@ from bridge.node.security.control_socket import ControlSocketError, answers
 from consensus import Histogram
 from consensus.sessions.table import RequestId
 from tests.node.fake_keys import FakeKeys
+from tests.node.memory_server import until
 from tests.operator_views import farm_view, forming_view
 
 
@@ -363,6 +364,21 @@ async def test_fault_in_handler_fails_only_its_request(tmp_path: Path, caplog: p
         assert await client.view() == farm_view()
         assert server.counters[ControlEvent.INTERNAL_ERRORS] == 1
     assert "a bug in the picture" in caplog.text
+
+
+async def test_fault_at_connection_ends_only_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    users: list[int | None] = []
+    async with trio.open_nursery() as nursery:
+        server = ControlServer(tmp_path / "control.sock", FakeNode().handlers, user_of=lambda _: users.pop())
+        await nursery.start(server.run)
+        async with await trio.open_unix_socket(server.path) as refused:
+            assert await refused.receive_some() == b""
+        users.append(os.getuid())
+        async with ControlClient(server.path) as client:
+            await client.view()
+        with trio.fail_after(30):
+            await until(lambda: "pop from empty list" in caplog.text)
+        nursery.cancel_scope.cancel()
 
 
 async def test_healthz_of_working_process_ignores_state_of_farm(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from consensus.protocols.kafka.wire.scram import Mechanism, ScramUsers, scram_cr
 from consensus.server.errors import ServerBusyError
 from tests.node.certificates import Authority
 from tests.node.kraft_topic import MemoryTopic
+from tests.node.memory_server import until
 
 LOOPBACK = "127.0.0.1"
 TIMEOUT_S = 30
@@ -100,10 +101,11 @@ class MetadataService:
         self.before: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
         self.key = ApiKey.METADATA
         self.name, self.topics = "log", 1
+        self.overlaps = False
 
     def apis(self) -> Mapping[int, ServedApi]:
         """Return the one served API."""
-        return {self.key: ServedApi(0, 12, self.answer)}
+        return {self.key: ServedApi(0, 12, self.answer, overlaps=self.overlaps)}
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
         return {"kraft.version": (0, 1, 1)}
@@ -535,3 +537,22 @@ def test_unusable_certificate_files_are_named(tmp_path: Path) -> None:
         server_context(loose)
     with pytest.raises(CertificateError, match="authority's certificate"):
         authority_context(tmp_path / "none.pem")
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+async def test_fault_in_service_ends_only_its_connection(caplog: pytest.LogCaptureFixture, *, overlaps: bool) -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    service = MetadataService()
+    service.overlaps = overlaps
+    async with listening(service) as (listener, _):
+        service.before = fail
+        async with await trio.open_tcp_stream(LOOPBACK, listener.port) as broken:
+            await broken.send_all(metadata(1))
+            assert await broken.receive_some() == b""
+        service.before = trio.lowlevel.checkpoint
+        async with await trio.open_tcp_stream(LOOPBACK, listener.port) as working:
+            await working.send_all(metadata(2))
+            assert await one_frame(working)
+        await until(lambda: "ZeroDivisionError" in caplog.text)

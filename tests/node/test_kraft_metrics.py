@@ -20,6 +20,7 @@ from consensus.protocols.kraft.replica.metrics import (
     figures_of,
 )
 from consensus.protocols.kraft.replica.quorum_names import QuorumNames
+from tests.node.memory_server import until
 
 FIGURES = QuorumFigures(3, 7, -1, 12, 6, 10, "observer", 1, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 0.25)
 OF_THE_KIP = (
@@ -247,3 +248,15 @@ async def test_endpoint_serves_only_metrics(request_line: str, status: bytes | N
         return
     assert answer.split()[1] == status
     assert (b"kafka_raft_current_leader 3.0" in answer) is (request_line == "GET /metrics")
+
+
+async def test_fault_in_figures_ends_only_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+    served = [FIGURES]
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            port = await nursery.start(serve_metrics, "127.0.0.1", 0, lambda: served.pop(0))
+            answers = [await response_to(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(2)]
+            await until(lambda: "pop from empty list" in caplog.text)
+            nursery.cancel_scope.cancel()
+    assert answers[0].split()[1] == b"200"
+    assert answers[1] == b""

@@ -355,6 +355,18 @@ async def test_read_of_busy_log_retried(autojump_clock: MockClock) -> None:
         assert last_indexes(stage.replies()) == [2]
 
 
+async def test_fault_in_read_ends_only_its_stream(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(log_of(1)) as stage:
+        with monkeypatch.context() as patched:
+            patched.setattr(stage.log, "read", None)
+            assert await stage.answer(FROM_THE_START) == []
+        assert last_indexes(await stage.answer(FROM_THE_START)) == [1]
+        assert stage.endpoint.under_way == 0
+    assert "a fault of the program" in caplog.text
+
+
 async def test_full_queue_of_client_ends_stream() -> None:
     async with serving(log_of(*[MESSAGE] * 9)) as stage:
         stage.has_room = False

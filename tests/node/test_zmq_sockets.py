@@ -86,6 +86,24 @@ class Echo:
         assert self.socket.send(frames)
 
 
+async def test_fault_in_receiver_drops_only_its_message(context: ZmqContext, caplog: pytest.LogCaptureFixture) -> None:
+    inbox = Inbox()
+
+    def receive(frames: list[bytes], user: str | None) -> None:
+        if frames[-1] == b"bad":
+            raise ZeroDivisionError
+        inbox.receive(frames, user)
+
+    server, client = ZmqSocket(context, SocketKind.ROUTER, receive), ZmqSocket(context, SocketKind.DEALER)
+    client.connect(server.bind(ANY_PORT))
+    async with running(server, client):
+        client.send([b"bad"])
+        client.send([b"good"])
+        await inbox.wait(1)
+    assert [frames[-1] for frames in inbox.messages] == [b"good"]
+    assert "ZeroDivisionError" in caplog.text
+
+
 @pytest.mark.search
 async def test_many_requests_answered_without_stall(context: ZmqContext) -> None:
     # Given: a task that sends requests, a few at a time, while the replies to earlier requests arrive

@@ -271,3 +271,12 @@ async def test_entry_with_own_proof_contains_its_reqid() -> None:
         assert await node.final_reply(entry) == UpdateCommitted(reqid(), 1)
         assert node.stage.log == [entry]
         assert node.stage.applied_state.state.weights.excluded == (hash_of(LEAF.base64),)
+
+
+async def test_fault_in_update_ends_only_that_update(caplog: pytest.LogCaptureFixture) -> None:
+    async with endpoint() as node:
+        node.stage.replica.taken = lambda _: cast("SubmitAnswer", 1 // 0)
+        assert await node.final_reply(b"{}", reqid(1)) == UpdateAccepted(reqid(1))
+        node.stage.replica.taken = lambda _: None
+        assert isinstance(await node.final_reply(b"{}", reqid(1)), UpdateCommitted)
+    assert "ZeroDivisionError" in caplog.text

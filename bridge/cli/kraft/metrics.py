@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from consensus import run_task
 from consensus.protocols import kraft as protocol
 
 PREFIX: Final = "kafka_raft_"
@@ -96,7 +97,7 @@ async def serve_metrics(
 
     listeners = await trio.open_tcp_listeners(port, host=host)
     async with trio.open_nursery() as nursery:
-        await nursery.start(trio.serve_listeners, answer, listeners)
+        await nursery.start(trio.serve_listeners, lambda stream: run_task(answer, stream), listeners)
         task_status.started(int(listeners[0].socket.getsockname()[1]))
 
 

@@ -29,6 +29,7 @@ from bridge.node.control.places import Place, RemotePlaces
 from bridge.node.control.routes import Answer, ControlEvent, Handlers, Request, Routes, new_counters, refusal
 from bridge.node.security.control_socket import ControlSocketError, listen, remove_if_ours
 from bridge.node.security.local_trust import is_trusted_user, peer_user_id
+from consensus import run_task
 from consensus.net import AcceptOptions, AcceptQueue, CloseReason, TlsStream, time_for
 
 RECEIVE_BYTES = 16 * 1024
@@ -114,7 +115,7 @@ class ControlServer:
         try:
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
             async with trio.open_nursery() as nursery:
-                await nursery.start(trio.serve_listeners, self._serve, [listener])
+                await nursery.start(trio.serve_listeners, lambda stream: run_task(self._serve, stream), [listener])
                 if self._remote is not None:
                     await self._listen_remote(nursery, self._remote)
                 task_status.started()

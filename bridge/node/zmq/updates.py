@@ -35,7 +35,7 @@ from bridge.node.raft.client_scopes import needed_scope
 from bridge.node.raft.submitting import SubmittedUpdate, entry_refusal
 from bridge.node.zmq.counters import UpdateResult
 from bridge.node.zmq.listed_keys import ListedKeys
-from consensus import ServerBusyError, ServerStoppedError, TaskOwner
+from consensus import ServerBusyError, ServerStoppedError, TaskOwner, run_task
 from consensus.protocols.zmq_raft import (
     UpdateAccepted,
     UpdateCommitted,
@@ -89,7 +89,7 @@ class FarmUpdates(TaskOwner):
             case ReqidStatus.NEW:
                 self._pending[reqid] = answer
                 answer(UpdateAccepted(reqid))
-                nursery.start_soon(self._carry_out, farm, update)
+                nursery.start_soon(run_task, self._carry_out, farm, update)
             case ReqidStatus.DUPLICATE:
                 answer(UpdateCommitted(reqid, reqids.index_of(update.update) or 0))
             case ReqidStatus.AHEAD if second_of(reqid) - clock_ms() // 1000 <= AHEAD_S:

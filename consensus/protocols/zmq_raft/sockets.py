@@ -30,10 +30,12 @@ from msgspec import Struct
 
 from consensus.protocols.zmq_raft.counters import EndpointEvent, SocketDrop
 from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS
+from consensus.server.callbacks import log_failure
 
 ZmqContext = zmq.Context[zmq.Socket[bytes]]
 Receive = Callable[[list[bytes], str | None], None]
-"""Gets the frames of a message and, at a CURVE server, the sender's public key (hex). It must not wait or raise."""
+"""Gets the frames of a message and, at a CURVE server, the sender's public key (hex). It must not wait. An
+error in it is logged, and drops only this message."""
 
 SLICE_FRAMES: Final = 512
 KEY_BYTES: Final = 32
@@ -277,7 +279,10 @@ class ZmqSocket:
         if room < 0:
             self.counters[SocketDrop.TOO_LARGE] += 1
         elif self._receive is not None:
-            self._receive(frames, user)
+            try:
+                self._receive(frames, user)
+            except Exception as error:  # noqa: BLE001 - logged
+                log_failure(self._receive, error)
         return len(frames)
 
     def _discard(self) -> int:

@@ -40,6 +40,7 @@ from consensus.protocols.zmq_raft.wire.messages import (
     RequestId,
     SnapshotPiece,
 )
+from consensus.server.callbacks import run_task
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.task_owner import TaskOwner
 
@@ -330,7 +331,7 @@ class EntryStreams(TaskOwner):
             self._streams[identity, request.request_id] = stream
             self._running += 1
             self._of_client[identity] += 1
-            self._nursery.start_soon(self._run, identity, request.request_id, stream, compacted)
+            self._nursery.start_soon(run_task, self._run, identity, request.request_id, stream, compacted)
 
     async def _run(self, identity: bytes, request_id: RequestId, stream: EntryStream, compacted: bool) -> None:  # noqa: FBT001 - start_soon passes positions
         try:
