@@ -21,6 +21,7 @@ farm's settings, such as a missing token file, is reported once and stops only t
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -77,15 +78,17 @@ class FarmsFile:
         self._path = path
         self._notify = notify
         self._lock = threading.Lock()
-        self._nodes = nodes_of_farms(path)
-        self._changed = version_of(path)
+        self._nodes: dict[str, FarmNodes | None] = {}
+        self._changed: tuple[int, ...] = ()
         self._reaches: dict[tuple[str, str], Reach | None] = {}
-        self._report_directories({})
+        self._read_again()
 
     def of(self, cluster: str, name: str | None) -> Reach | None:
         """Return the access to the farm of this name in the file; None for a node of another cluster."""
         with self._lock:
-            self._read_again()
+            with suppress(FarmLogError):
+                # The reader of the farms' file reports the error. The farms remain unchanged until the next call.
+                self._read_again()
             if name is None or (nodes := self._nodes.get(name)) is None:
                 return None
             if (cluster, name) not in self._reaches:
@@ -93,15 +96,11 @@ class FarmsFile:
             return self._reaches[cluster, name]
 
     def _read_again(self) -> None:
-        try:
-            changed = version_of(self._path)
-            if changed == self._changed:
-                return
-            self._changed = changed
-            known, self._nodes = self._nodes, nodes_of_farms(self._path)
-        except (OSError, FarmLogError):
-            # The reader of the farms' file reports the error. The farms remain unchanged.
+        changed = version_of(self._path)
+        if changed == self._changed:
             return
+        known, self._nodes = self._nodes, nodes_of_farms(self._path)
+        self._changed = changed
         # Files that it refers to may have changed at the same time.
         self._reaches.clear()
         self._report_directories(known)

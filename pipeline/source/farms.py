@@ -120,8 +120,14 @@ def _read_farms(path: Path) -> dict[str, _FarmInFile]:
 
 
 def version_of(path: Path) -> tuple[int, ...]:
-    """Return numbers of a file that differ after a change, also after a copy with the times of its source."""
-    now = path.stat()
+    """Return numbers of a file that differ after a change, also after a copy with the times of its source.
+
+    Raise FarmLogError.
+    """
+    try:
+        now = path.stat()
+    except OSError as error:
+        raise FarmLogError(f"{path} cannot be read: {error}") from error
     return now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
 
 
@@ -381,8 +387,8 @@ class ManyFarms:
                 for name, farm in farms.items()
                 if name not in known
             }
-        except (OSError, FarmLogError) as error:
-            self._of_file = str(error) if isinstance(error, FarmLogError) else f"{self._path} cannot be read: {error}"
+        except FarmLogError as error:
+            self._of_file = str(error)
             return
         lost = [
             name for name, each in self._farms.items() if name not in farms and (each.problem or each.first_log is None)

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from bridge.api.alarms import SIGNING_KEY
 from bridge.core.log.records import Report
-from bridge.node.security.key_files import save_signing_key
+from bridge.node.security.key_files import KeyAccessError, save_signing_key
 from bridge.node.security.signing_keys import PublishingKey
 from bridge.wire.i2p.destination_keys import SigningKey, new_master_key
 from bridge.wire.i2p.meta_lease_set import decode, verify
@@ -112,5 +112,21 @@ def test_key_refused_under_wrong_clock_is_accepted_later(path: Path) -> None:
     put(path, MASTER.sign_transient(NOW_S, 30 * DAY_S))
     assert not key.renew(NOW_S + 5_000 * DAY_S)
     assert key.fault is not None
+    assert key.renew(NOW_S)
+    assert key.fault is None
+
+
+def test_key_after_failed_read_is_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.node.security.key_files.time_ns", lambda: path.stat().st_ctime_ns + 3 * 10**9)
+    key = PublishingKey.load(path)
+    put(path, MASTER.sign_transient(NOW_S, 30 * DAY_S))
+
+    def fail(_path: Path) -> SigningKey:
+        raise KeyAccessError("too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("bridge.node.security.signing_keys.load_signing_key", fail)
+        assert not key.renew(NOW_S)
+    assert key.fault == "too many open files"
     assert key.renew(NOW_S)
     assert key.fault is None

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from time import monotonic
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pyarrow as pa
 import pytest
@@ -24,7 +24,7 @@ from pipeline.feedback import farms
 from pipeline.feedback.farms import FarmsFeedback, FarmsFile, OneReach, Reach
 from pipeline.feedback.submitting import Submission
 from pipeline.source.endpoint import TIMEOUT_SECONDS
-from pipeline.source.farms import nodes_of_farms
+from pipeline.source.farms import FarmNodes, nodes_of_farms
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables.recent import by_farm, newest, recent_rows
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, serve_log
@@ -369,3 +369,31 @@ def test_client_key_of_several_farms_belongs_in_their_file(tmp_path: Path) -> No
     write_farms(file, one={"directory": "copy", "client_key": "a.key"})
     with pytest.raises(FarmLogError, match="has a client_key, but a directory does not accept factors"):
         place.options()
+
+
+def test_farms_after_failed_read_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_farms(tmp_path / "farms.json", one={"nodes": ["one.sock"]})
+    reaches = FarmsFile(file, lambda _: None)
+    write_farms(file, one={"nodes": ["one.sock"]}, two={"nodes": ["two.sock"]})
+
+    def fail(_path: Path) -> NoReturn:
+        raise FarmLogError("too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(farms, "nodes_of_farms", fail)
+        assert reaches.of("cluster", "two") is None
+    assert reaches.of("cluster", "two") is not None
+
+
+def test_farms_changed_while_read_at_start_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_farms(tmp_path / "farms.json", one={"nodes": ["one.sock"]})
+
+    def read_before_change(path: Path) -> dict[str, FarmNodes | None]:
+        found = nodes_of_farms(path)
+        write_farms(file, one={"nodes": ["one.sock"]}, two={"nodes": ["two.sock"]})
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(farms, "nodes_of_farms", read_before_change)
+        reaches = FarmsFile(file, lambda _: None)
+    assert reaches.of("cluster", "two") is not None

@@ -81,9 +81,9 @@ class PublishingKey:
         filed = _read_if_changed(path, self._stamp)
         if filed is None:
             return False
-        # After a correction of the clock, the same key may be valid again.
-        has_ended = filed.key is not None and filed.key.can_sign_until_s <= now_s
-        self._stamp = _READ_AGAIN if has_ended else filed.stamp
+        # After a correction of the clock, the same key may be valid again. And the error of a read may be temporary.
+        is_valid = filed.key is not None and filed.key.can_sign_until_s > now_s
+        self._stamp = filed.stamp if is_valid else _READ_AGAIN
         self.fault, self.action = self._fault_of(filed, now_s), filed.action
         if filed.key is None or self.fault is not None:
             return False
