@@ -252,6 +252,32 @@ async def test_unsent_pack_blocks_next_pack(stage: Stage) -> None:
     assert newcomer.packs == 0
 
 
+def fail_to_encode(_has_configurations: bool) -> wire.JoinClusterRequest:  # noqa: FBT001 - the signature of an invitation
+    raise GarlicFarmError(Fault.TOO_LARGE, "the configuration is too large")
+
+
+async def test_failed_invitation_closes_its_connection(stage: Stage, autojump_clock: MockClock) -> None:
+    host, sender = stage.add(Host(BOB)), Sender(stage)
+    await stage.nursery.start(sender.links.run, sender.receiver)
+
+    assert sender.links.invite(BOB, JoiningPeer(None, fail_to_encode))
+    await trio.sleep(5)
+    assert {incident.fault for incident in sender.incidents} == {Fault.TOO_LARGE}
+    sender.links.forget(BOB)
+    await wait_all_tasks_blocked()
+    assert len(host.server.places._established) == 0
+
+
+async def test_failed_invitation_on_open_connection_is_reported(stage: Stage) -> None:
+    stage.add(Host(BOB))
+    sender = Sender(stage)
+    await stage.nursery.start(sender.links.run, sender.receiver)
+    sender.links.connect((BOB,))
+    await wait_all_tasks_blocked()
+    assert sender.links.invite(BOB, JoiningPeer(None, fail_to_encode))
+    assert [incident.fault for incident in sender.incidents] == [Fault.TOO_LARGE]
+
+
 async def test_leader_without_joined_peer_steps_down(stage: Stage, autojump_clock: MockClock) -> None:
     # Given a leader of two servers. The other server refuses to join, so the link does not send appends
     stage.add(Host(BOB))

@@ -364,3 +364,29 @@ async def test_failed_eviction_releases_vote() -> None:
         await evict_stolen(leader.admin)
     assert leader.requested == [("change", {STOLEN}), ("eviction", {STOLEN})]
     assert leader.losing_vote == set()
+
+
+async def test_concurrent_evictions_of_one_node_run_in_turn() -> None:
+    """The first eviction must not release the vote while the second one still needs it removed."""
+    leader, refusals = FakeLeader(), list[str]()
+
+    async def evict_or_refuse() -> None:
+        try:
+            await evict_stolen(leader.admin)
+        except Refused as refused:
+            refusals.append(refused.code)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(evict_or_refuse)
+    assert leader.requested == [("change", {STOLEN}), ("eviction", {STOLEN})]
+    assert refusals == ["no-such-node"], "the name is free after the first eviction"
+
+
+async def test_canceled_eviction_does_not_block_next_one() -> None:
+    leader = FakeLeader()
+    with trio.move_on_after(0) as scope:
+        await evict_stolen(leader.admin)
+    assert scope.cancelled_caught
+    await evict_stolen(leader.admin)
+    assert leader.losing_vote == set()

@@ -15,7 +15,7 @@ node could evict other nodes.
 from collections.abc import Callable, Mapping
 
 import trio
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, field
 
 from bridge.api import control_routes as routes
 from bridge.api.control import (
@@ -86,6 +86,8 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
     current: CurrentFarm
     hand_over: HandOver
     """Transfers leadership to a server."""
+    evicting: trio.Lock = field(default_factory=trio.Lock)
+    """Lock of evictions: the first of two evictions of one server must not release the vote during the second."""
 
     @property
     def handlers(self) -> Handlers:
@@ -271,6 +273,10 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
         return CheckedAnswer()
 
     async def _evict(self, call: Call[NodeRequest]) -> NodeEvicted:
+        async with self.evicting:
+            return await self._evicted(call)
+
+    async def _evicted(self, call: Call[NodeRequest]) -> NodeEvicted:
         await self._check_evict(call)
         farm, which = self.current.required(), call.body
         await lead(farm, self.hand_over)

@@ -236,7 +236,10 @@ class _Link:
         """Invite the peer on every connection to it from now on."""
         self.keep()
         if self._connection is not None:
-            self._invite(self._connection, joining)
+            try:
+                self._invite(self._connection, joining)
+            except GarlicFarmError as error:
+                self._not_sent(error)
 
     def disconnect(self) -> None:
         self._connected.cancel()
@@ -297,7 +300,11 @@ class _Link:
                 dialed = await self._links.dialer.dial(address, self._peer)
                 began_s = trio.current_time()
                 self._links.metrics.connected(str(address))
-                connection = self._begin(dialed)
+                try:
+                    connection = self._begin(dialed)
+                except BaseException:
+                    await trio.aclose_forcefully(dialed.stream)
+                    raise
                 await self._carry(connection, address)
         except GarlicFarmError as error:
             text = f"link to server {self._peer}: {error}"
@@ -366,6 +373,10 @@ class _Link:
         return made(least_bytes_per_s=SLOWEST_LINK_BYTES_PER_S)
 
     def _begin(self, dialed: Dialed) -> ClientConnection:
+        """Make the connection, which closes the stream when it runs, and post the waiting requests.
+
+        Raise `GarlicFarmError` if the invitation cannot be encoded.
+        """
         connection = self._opened(dialed)
         self._extensions = dialed.extensions
         self._links.metrics.count(ConnectionEvent.LINKS_ESTABLISHED)

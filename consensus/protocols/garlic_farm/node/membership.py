@@ -40,6 +40,7 @@ from consensus.protocols.garlic_farm.wire.joining_mapping import invitation_to_w
 from consensus.protocols.garlic_farm.wire.limits import UNKNOWN_SERVER
 from consensus.protocols.garlic_farm.wire.mapping import server_id
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, LogEntry
+from consensus.server.callbacks import run_task
 from consensus.server.server import ConsensusServer
 from consensus.server.task_owner import TaskOwner
 
@@ -167,7 +168,7 @@ class MemberRequests(TaskOwner):
             finally:
                 self._under_way = None
 
-        self._nursery.start_soon(carry_out)
+        self._nursery.start_soon(run_task, carry_out)
         return True
 
     async def _add(self, newcomer: Server, address: PeerAddress) -> None:
