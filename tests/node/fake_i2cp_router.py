@@ -59,6 +59,8 @@ class FakeRouter:
     """Reason of the Disconnect message that the router sends for a structure."""
     piece_bytes: int | None = None
     """Size of the pieces of its messages; one piece is sent every ten milliseconds."""
+    delay_s: float = 0
+    """Time before each of its messages."""
     ends_within: type[Message] | None = None
     """Type of a message that the router sends in part; then it closes the connection."""
     password: str | None = None
@@ -104,6 +106,7 @@ class FakeRouter:
     async def _send(self, stream: trio.abc.Stream, answer: Message) -> bool:
         """Send a message; return False if the connection must end."""
         data = encode(answer)
+        await trio.sleep(self.delay_s)
         if self.ends_within is not None and isinstance(answer, self.ends_within):
             await stream.send_all(data[: len(data) // 2])
             return False

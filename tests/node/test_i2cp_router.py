@@ -126,6 +126,34 @@ async def test_refused_structure_is_reported_without_repetition(monkeypatch: Pat
         assert on.fake.structures == []
 
 
+async def test_structure_confirmed_after_timeout_is_published(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    """The timeout passes while the router already has the structure, and only its confirmation is missing."""
+    monkeypatch.setattr("bridge.node.router.i2cp_publishing.PUBLISH_TIMEOUT_S", 20)
+    async with stage(monkeypatch, autojump_clock, FakeRouter(delay_s=9)) as on:
+        await on.router.publish_meta_lease_set(HASH, structure())
+        assert trio.current_time() == 27
+        assert on.fake.structures == [structure()]
+
+
+async def test_unconfirmed_structure_is_reported_once_connection_ends(
+    monkeypatch: Patch, autojump_clock: Clock
+) -> None:
+    monkeypatch.setattr("bridge.node.router.i2cp_publishing.PUBLISH_TIMEOUT_S", 1)
+    async with stage(monkeypatch, autojump_clock) as on:
+        await on.router.publish_meta_lease_set(HASH, structure())
+        on.fake.unresponsive = True
+        with pytest.raises(RouterError, match="does not respond: no date within 10 s"):
+            await on.router.publish_meta_lease_set(HASH, structure(after_s=1))
+
+
+async def test_structure_of_canceled_publication_is_not_sent(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with stage(monkeypatch, autojump_clock, FakeRouter(delay_s=5)) as on:
+        with trio.move_on_after(1):
+            await on.router.publish_meta_lease_set(HASH, structure())
+        await trio.sleep(120)
+        assert on.fake.structures == []
+
+
 async def test_last_accepted_structure_is_sent_again_after_refusal(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock) as on:
         await on.router.publish_meta_lease_set(HASH, structure())

@@ -201,6 +201,10 @@ class I2cpConnection:
                 await self._stream.send_all(data)
         except trio.TooSlowError:
             self._end(f"{self._link} does not accept data for {ANSWER_TIMEOUT_S:g} s")
+        except trio.Cancelled:
+            # The router would read the next message as the rest of this one.
+            self._end(f"a request to {self._link} was canceled while it was sent")
+            raise
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             self._end(f"{self._link} closed the connection")
         self._check()

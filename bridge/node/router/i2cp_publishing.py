@@ -28,7 +28,7 @@ from typing import Final
 import trio
 from msgspec import Struct, field
 
-from bridge.node.router.i2cp_connection import I2cpConnection, RouterDate, open_i2cp
+from bridge.node.router.i2cp_connection import ANSWER_TIMEOUT_S, I2cpConnection, RouterDate, open_i2cp
 from bridge.node.router.link import Credentials, Link, RouterLost, Software
 from bridge.node.router.router import RouterError
 from bridge.wire.i2p.destination_keys import SigningKey
@@ -75,6 +75,8 @@ class _Offer(Struct, eq=False):
     structure: bytes
     settled: trio.Event = field(default_factory=trio.Event)
     refusal: str | None = None
+    is_sent: bool = False
+    """True from the sending of the structure: the router may have accepted it before it confirms this."""
 
     def settle(self, refusal: str | None) -> None:
         self.refusal = refusal
@@ -138,12 +140,18 @@ class MasterSession:
             self._offer.settle("a later structure replaced it")
         self._offer = offer
         self._wake.set()
-        with trio.move_on_after(PUBLISH_TIMEOUT_S):
-            await offer.settled.wait()
-        if not offer.settled.is_set():
-            offer.refusal = f"the router did not take it within {PUBLISH_TIMEOUT_S:g} s: {self._trouble}"
-        if self._offer is offer:
-            self._offer = None
+        try:
+            with trio.move_on_after(PUBLISH_TIMEOUT_S):
+                await offer.settled.wait()
+            if offer.is_sent:
+                # The limits of the connection end this wait, too: it confirms the structure, or it ends.
+                with trio.move_on_after(2 * ANSWER_TIMEOUT_S):
+                    await offer.settled.wait()
+            if not offer.settled.is_set():
+                offer.refusal = f"the router did not take it within {PUBLISH_TIMEOUT_S:g} s: {self._trouble}"
+        finally:
+            if self._offer is offer:
+                self._offer = None
         if offer.refusal is not None:
             raise RouterError(offer.refusal)
 
@@ -205,6 +213,8 @@ class MasterSession:
             self._has_tunnels |= connection.lease_set_requested
             requested = connection.lease_set_requested or offer is not None
             if structure is not None and (requested or hand_overs.are_due(structure, urgent=urgent)):
+                if offer is not None:
+                    offer.is_sent = True
                 await connection.publish(session_id, structure, private_key_count=is_i2pd)
                 hand_overs.done(structure, urgent=urgent)
                 if requested:
