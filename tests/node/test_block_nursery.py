@@ -73,7 +73,7 @@ async def test_run_task_with_error_logs_it(caplog: pytest.LogCaptureFixture) -> 
 
 
 async def test_run_task_with_error_after_cancellation_logs_it(caplog: pytest.LogCaptureFixture) -> None:
-    """The task has an error of its own and the cancellation of the caller in one group."""
+    """One group contains the error of the task and the cancellation of its caller."""
 
     async def fail_at_end() -> None:
         async with trio.open_nursery() as nursery:

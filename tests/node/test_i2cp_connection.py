@@ -44,7 +44,7 @@ async def test_request_canceled_while_sent_ends_connection(autojump_clock: trio.
         with trio.move_on_after(1):
             await connection.get_date()
         stream.is_full = False
-        # The rest of the first request is missing, so the router could not read a second one.
+        # The first request is incomplete, so the router could not read a second request.
         with pytest.raises(RouterLost, match="canceled"):
             await connection.get_date()
         assert trio.current_time() == 1

@@ -135,7 +135,7 @@ async def test_structure_confirmed_after_timeout_is_published(monkeypatch: Patch
         assert on.fake.structures == [structure()]
 
 
-async def test_unconfirmed_structure_is_reported_once_connection_ends(
+async def test_unconfirmed_structure_is_reported_at_end_of_connection(
     monkeypatch: Patch, autojump_clock: Clock
 ) -> None:
     monkeypatch.setattr("bridge.node.router.i2cp_publishing.PUBLISH_TIMEOUT_S", 1)

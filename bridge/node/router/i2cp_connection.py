@@ -202,7 +202,7 @@ class I2cpConnection:
         except trio.TooSlowError:
             self._end(f"{self._link} does not accept data for {ANSWER_TIMEOUT_S:g} s")
         except trio.Cancelled:
-            # The router would read the next message as the rest of this one.
+            # The router would read the next message as a part of this message.
             self._end(f"a request to {self._link} was canceled while it was sent")
             raise
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
