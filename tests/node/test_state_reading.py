@@ -165,3 +165,26 @@ async def test_damaged_backup_is_refused(tmp_path: Path) -> None:
     for end in (0, 30, 200, len(content) - 1):
         with pytest.raises(BackupError):
             decode_backup(content[:end])
+
+
+@pytest.mark.parametrize("kind", ["directory", "backup"])
+async def test_unreadable_table_of_reqids_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("bridge.core.state.reqids.Reqids.dump", lambda _: b"\xff")
+    path = await compacted_directory(tmp_path / "node", 2)
+    if kind == "backup":
+        path = tmp_path / "farm.backup"
+        read = await read_state(node_directory(tmp_path / "whole"))
+        path.write_bytes(encode_backup(read.backup))
+    with pytest.raises(StateReadingError, match="a table of reqids of format ff"):
+        await read_state(path)
+
+
+async def test_backup_of_later_feature_level_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = await read_state(node_directory(tmp_path / "node"))
+    path = tmp_path / "farm.backup"
+    path.write_bytes(encode_backup(read.backup))
+    monkeypatch.setattr("bridge.node.raft.applied_state.SUPPORTED_LEVEL", -1)
+    with pytest.raises(StateReadingError, match=r"Install a newer version of garlicfarm.*use another survivor"):
+        await read_state(path)

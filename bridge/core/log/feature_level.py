@@ -90,9 +90,10 @@ class UnsupportedLevelError(Exception):
         """Set the index of the entry in the log; None if the level comes from a snapshot."""
         self.index = index
         # The version's name comes from an entry that any client may have forged.
-        named = version if version and _VERSION_CHARACTERS.issuperset(version) else "a newer one"
+        is_named = version and _VERSION_CHARACTERS.issuperset(version)
+        newer = f"garlicfarm {version} or newer" if is_named else "a newer version of garlicfarm"
         super().__init__(
             f"the farm has reached feature level {level}, and this version of garlicfarm supports {SUPPORTED_LEVEL}:"
-            f" from here on its log has entries that this node would misunderstand. Install garlicfarm {named} or"
-            " newer, and start the node again; nothing is lost"
+            f" from here on its log has entries that this node would misunderstand. Install {newer},"
+            " and start the node again; nothing is lost"
         )

@@ -37,14 +37,13 @@ from bridge.node.raft.storage_note import RAFT_DIRECTORY
 from bridge.node.security.local_trust import UntrustedPathError, check_state_directory
 from bridge.wire.keys.backup import BACKUP_LIMIT_BYTES, Backup, BackupError, BackupHead, decode_backup
 from bridge.wire.log.entries import decode
-from bridge.wire.log.snapshot import FarmSnapshotError, decode_farm
+from bridge.wire.log.snapshot import FarmSnapshotError
 from bridge.wire.membership.formation_state import (
     FORMATION_STATE_LIMIT_BYTES,
     FormationStateError,
     decode_formation_state,
 )
 from consensus import COMMAND, ORIGIN, Configuration, Entry, Index, LogId, ReadEntries, ReadSnapshot, Server
-from consensus.sessions import SessionTableError
 from consensus.storage import STATE_FILE as HARD_STATE_FILE
 from consensus.storage import (
     Directory,
@@ -118,12 +117,15 @@ async def read_backup(path: Path) -> FarmOnDisk:
     """Read a backup file."""
     try:
         backup = await trio.to_thread.run_sync(_read_file, path)
-        snapshot = await decode_farm(_chunks((backup.image,)))
+        head = backup.head
+        applied_state = AppliedState(0, EventLog("offline", clock_ms, 1), (), head.cluster_id)
+        await applied_state.restore(head.last, _chunks((backup.image,)))
     except OSError as error:
         raise StateReadingError(f"{path} cannot be read: {error.strerror or error}") from error
     except (BackupError, FarmSnapshotError) as error:
         raise StateReadingError(f"{path} is not a usable backup: {error}. Use another backup") from error
-    head = backup.head
+    except UnsupportedLevelError as error:
+        raise StateReadingError(f"{path}: {error}. {_way_past(error, path)}") from error
     return FarmOnDisk(
         source=path,
         node_id=head.node_id,
@@ -131,8 +133,8 @@ async def read_backup(path: Path) -> FarmOnDisk:
         founding=head.founding,
         configuration=head.configuration,
         last=head.last,
-        farm=snapshot.farm,
-        period_ms=snapshot.period_ms,
+        farm=applied_state.state,
+        period_ms=applied_state.farm.tuning.period_ms,
         image=backup.image,
     )
 
@@ -159,7 +161,7 @@ async def read_directory(state_dir: Path, cut_after: Index | None = None) -> Far
         return await _read_storage(directory, state_dir, founding, cut_after)
     except UnsupportedLevelError as error:
         raise StateReadingError(f"{state_dir}: {error}. {_way_past(error, state_dir)}") from error
-    except (StorageError, FarmSnapshotError, RecordError, SessionTableError, OSError) as error:
+    except (StorageError, FarmSnapshotError, RecordError, OSError) as error:
         raise StateReadingError(f"{state_dir}: {error}") from error
     finally:
         directory.close()

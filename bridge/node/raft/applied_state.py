@@ -44,10 +44,10 @@ from bridge.core.publishing.without_quorum import QuorumWatch
 from bridge.core.state.farm_state import FarmState, MasterState
 from bridge.core.state.log_time import ClockJudgment, LogTime
 from bridge.core.state.log_time_index import LogTimeIndex
-from bridge.core.state.reqids import Update
+from bridge.core.state.reqids import ReqidTableError, Update
 from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.wire.log.entries import EntryReader, decode
-from bridge.wire.log.snapshot import FarmSnapshot, decode_farm, encode_farm
+from bridge.wire.log.snapshot import FarmSnapshot, FarmSnapshotError, decode_farm, encode_farm
 from consensus import (
     Configuration,
     Entry,
@@ -58,7 +58,7 @@ from consensus import (
     integer_id,
     now_ms,
 )
-from consensus.sessions import RequestId, parse_request_id
+from consensus.sessions import RequestId, SessionTableError, parse_request_id
 
 CONFIGURATIONS_MAX = 4096
 REFUSALS_MAX = 256
@@ -193,12 +193,15 @@ class AppliedState:
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
         """Restore the state that `snapshot` returned after the entry at `last`.
 
-        As in a replay of the log, this does not write events.
+        As in a replay of the log, this does not write events. Raise `FarmSnapshotError` or `UnsupportedLevelError`.
         """
         snapshot = await decode_farm(state)
         if snapshot.farm.level > SUPPORTED_LEVEL:
             raise UnsupportedLevelError(snapshot.farm.level, "")
-        self._farm.restore(snapshot.farm, snapshot.period_ms, snapshot.sessions, snapshot.reqids)
+        try:
+            self._farm.restore(snapshot.farm, snapshot.period_ms, snapshot.sessions, snapshot.reqids)
+        except (SessionTableError, ReqidTableError) as error:
+            raise FarmSnapshotError(f"the farm's snapshot cannot be read: {error}") from error
         self.moments = LogTimeIndex(snapshot.moment_indexes, snapshot.moment_times_ms)
         self._configuration_indexes = array("q", snapshot.configuration_indexes)
         self._history_ends = max(self._history_ends, last.index)

@@ -287,7 +287,7 @@ class _Trial:
     def _is_outdated(self, name: str, failure: str) -> bool:
         """Return True if an older version has refused to run because the farm's feature level is above its own."""
         old = outdated_nodes(self._plan.faults)
-        return name in old and re.search(r"has reached feature level \d.*Install garlicfarm", failure) is not None
+        return name in old and re.search(r"has reached feature level \d.*Install .*garlicfarm", failure) is not None
 
     async def _compare_states(self) -> None:
         """Compare the state machines of all nodes at the same index."""
