@@ -158,6 +158,12 @@ async def test_leader_executes_handover_signed_by_permitted_author(
     assert [each.data["name"] for each in trace.recent(9)] == (["node-2"] if transfers_leadership else [])
 
 
-@each_case("data", [b"", b'{"handover"', b'{"handover":1}', b'{"handover":{"term":0}}', b'"handover"', b"\xff" * 9])
+NESTED = b'{"handover":{"term":7},"other":' + b"[" * 30_000 + b"]" * 30_000 + b"}"
+"""An entry within the limit of bytes, nested so deep that its decoding fails."""
+
+
+@each_case(
+    "data", [b"", b'{"handover"', b'{"handover":1}', b'{"handover":{"term":0}}', b'"handover"', b"\xff" * 9, NESTED]
+)
 def test_other_entry_is_not_a_handover(data: bytes) -> None:
     assert handover_in(data) is None

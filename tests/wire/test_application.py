@@ -38,7 +38,7 @@ from bridge.core.log.records import (
     ReportedDirectory,
 )
 from bridge.wire.i2p.structures import destination_from_base64, ed25519_destination
-from bridge.wire.log.entries import decode, encode
+from bridge.wire.log.entries import decode, encode, kinds_named
 from bridge.wire.log.reports import DESTINATIONS_LIMIT, ERRORS_LIMIT, FAILURE_LIMIT
 from tests.effort import each_case
 
@@ -532,3 +532,7 @@ def test_undecodable_fault_is_ignored(value: bytes) -> None:
     read = decode(json.dumps(written).encode().replace(b'"replaced"', value))
     assert isinstance(read, Report)
     assert read.destinations[0].faults == ()
+
+
+def test_nested_object_names_no_kind() -> None:
+    assert kinds_named(b'{"level":' + b"[" * 30_000 + b"]" * 30_000 + b"}") == ()

@@ -93,7 +93,7 @@ def kinds_named(data: bytes) -> tuple[str, ...]:
     """Return the kinds of the farm's entries that an object names, even if the object is not a valid entry."""
     try:
         members = _skeleton.decode(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ()
     return tuple(each for each in (*(kind.member for kind in KINDS), handover_entries.KIND) if each in members)
 

@@ -46,5 +46,5 @@ def handover_in(data: bytes) -> Handover | None:
         return None
     try:
         return _decoder.decode(data).handover
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
