@@ -331,6 +331,30 @@ async def test_curve_server_refuses_unlisted_key(context: ZmqContext) -> None:
     assert authenticator.counters[EndpointEvent.KEYS_ACCEPTED] == 1
 
 
+async def test_fault_in_list_of_keys_refuses_only_that_client(
+    context: ZmqContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, alice, broken = make_key(), make_key(), make_key()
+
+    def is_listed(key: bytes) -> bool:
+        return bool(1 // (key != broken.public))
+
+    authenticator, received = ZapAuthenticator(context, is_listed), Inbox()
+    router = ZmqSocket(context, SocketKind.ROUTER, received.receive, SocketOptions(curve=CurveServer(server.secret)))
+    url = router.bind(ANY_PORT)
+    refused = client_socket(context, url, broken, server, Inbox())
+    refused.send([b"refused"])
+    async with running(authenticator, router, refused):
+        while not authenticator.counters[EndpointEvent.KEYS_REFUSED]:
+            await trio.lowlevel.checkpoint()
+        listed = client_socket(context, url, alice, server, Inbox())
+        listed.send([b"from alice"])
+        await received.wait(1)
+        listed.close()
+    assert [frames[1:] for frames in received.messages] == [[b"from alice"]]
+    assert "ZeroDivisionError" in caplog.text
+
+
 async def test_curve_server_without_authenticator_refuses_clients(context: ZmqContext) -> None:
     # Given: a server without an authenticator, and a client that monitors its handshakes
     server, client, received = make_key(), make_key(), Inbox()

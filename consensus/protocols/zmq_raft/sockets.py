@@ -332,7 +332,11 @@ class ZapAuthenticator:
     def _judge(self, frames: list[bytes], _user: str | None) -> None:
         """Process a request: version, request id, domain, address, identity, mechanism, credentials."""
         is_key = len(frames) == _ZAP_FRAMES and frames[5] == b"CURVE" and len(frames[6]) == KEY_BYTES
-        is_listed = is_key and self._is_listed(frames[6])
+        try:
+            is_listed = is_key and self._is_listed(frames[6])
+        except Exception as error:  # noqa: BLE001 - logged. A REP socket without a reply could not receive again.
+            log_failure(self._is_listed, error)
+            is_listed = False
         self._keys[EndpointEvent.KEYS_ACCEPTED if is_listed else EndpointEvent.KEYS_REFUSED] += 1
         user = frames[6].hex().encode() if is_listed else b""
         verdict = (b"200", b"OK", user) if is_listed else (b"400", b"the key is not listed", user)
