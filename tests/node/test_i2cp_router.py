@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 
+from bridge.node.router.i2cp_publishing import MasterSession
 from bridge.node.router.link import Credentials
 from bridge.node.router.router import Router, RouterError
 from bridge.wire.i2p.destination_keys import new_master_key
@@ -252,6 +253,26 @@ async def test_urgent_structure_is_sent_to_i2pd_repeatedly(monkeypatch: Patch, a
         await on.router.keep_ready(HASH, structure(OF_ANOTHER, 300), urgent=True)
         await trio.sleep(300)
         assert on.fake.structures[9:] == [structure(OF_ANOTHER, 300)] * 9
+
+
+async def test_structure_too_old_for_i2pd_is_not_repeated(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    """The router's clock is ten minutes ahead. The session waits: it must not try the repetition without end."""
+    looks = 0
+    still_good = MasterSession._still_good
+
+    def counted(session: MasterSession, router_now_ms: int | None = None) -> bytes | None:
+        nonlocal looks
+        looks += 1
+        assert looks < 100
+        return still_good(session, router_now_ms)
+
+    monkeypatch.setattr(MasterSession, "_still_good", counted)
+    async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=True, clock_offset_ms=600_000)) as on:
+        await on.router.publish_meta_lease_set(HASH, structure())
+        await trio.sleep(60)
+        assert on.fake.structures == [structure()]
+        await on.router.publish_meta_lease_set(HASH, structure(after_s=60))
+        assert on.fake.structures == [structure(), structure(after_s=60)]
 
 
 async def test_structure_is_not_repeated_to_java(monkeypatch: Patch, autojump_clock: Clock) -> None:

@@ -225,7 +225,8 @@ class MasterSession:
             elif connection.ended is not None:
                 raise RouterLost(connection.ended)
             else:
-                with trio.CancelScope(deadline=hand_overs.next_s):
+                # Without a structure a repetition stays due, so its time must not end the wait.
+                with trio.CancelScope(deadline=math.inf if structure is None else hand_overs.next_s):
                     await self._wake.wait()
         # A Java router then closes the connection, and i2pd replies; both show that the session has ended.
         with suppress(RouterLost):
