@@ -534,5 +534,5 @@ def test_undecodable_fault_is_ignored(value: bytes) -> None:
     assert read.destinations[0].faults == ()
 
 
-def test_nested_object_names_no_kind() -> None:
+def test_kinds_of_deeply_nested_object_are_empty() -> None:
     assert kinds_named(b'{"level":' + b"[" * 30_000 + b"]" * 30_000 + b"}") == ()
