@@ -16,7 +16,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from bridge.api.control_routes import PAGE, Route
+from bridge.api.control_routes import PAGE, ROUTES, Route
 from bridge.api.events import LEADER_ELECTED, MEMBER_ALIVE, MEMBER_SUSPECT, PUBLISHED, PUBLISHER_CHOSEN, VERDICT_CHANGED
 from bridge.api.json import encode
 from bridge.api.take_over import TakeOver, last_take_over
@@ -82,14 +82,14 @@ async def serving(
             nursery.cancel_scope.cancel()
 
 
-def made_up_route(path: str, document: object) -> tuple[Route[Struct], Handler]:
-    """Return a route with one reply, which does not depend on the query."""
+def made_up_route(path: str, document: object) -> tuple[Route[Any], Handler]:
+    """Return the route at this path with one reply, which does not depend on the query."""
 
     async def reply(_: Call[None]) -> Answer:
         await trio.lowlevel.checkpoint()
         return Answer(200, msgspec.json.encode(document))
 
-    return Route(method="GET", path=path, answer=Struct, meaning=""), reply
+    return ROUTES[path], reply
 
 
 async def received(stream: trio.abc.ReceiveStream, *expected: bytes) -> bytes:
