@@ -32,7 +32,7 @@ class Extensions(Struct, frozen=True):
     configurations: bool = False
     """Joint configurations, and learners in them (`membership`)."""
     lease_ms: int | None = None
-    """Period without other candidates after leader contact and after a restart; None without a promise."""
+    """For this time the peer refuses other candidates after leader contact and after a restart; None: no promise."""
 
 
 NO_EXTENSIONS = Extensions()

@@ -186,8 +186,8 @@ class Log:
     def divergence(self, other: LogId) -> LogId:
         """Return the newest place, up to `other`, of a possible agreement with a log that ends with `other`.
 
-        Terms never fall along a log, so that log cannot contain an entry with a later term than the term of `other`.
-        The compacted part cannot be compared: the result is never before `start`.
+        Terms never fall along a log. So a log that ends with `other` cannot contain our entries with a later term than
+        the term of `other`. The compacted part cannot be compared: the result is never before `start`.
         """
         index = max(self.start.index, min(other.index, self.last_index))
         while index > self.start.index and (self.term_at(index) or 0) > other.term:

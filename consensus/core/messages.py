@@ -219,7 +219,7 @@ class AppendEntries(ComparedInPart, frozen=True, kw_only=True):
 class AppendReply(Struct, frozen=True, kw_only=True):
     """Reply to AppendEntries.
 
-    Success: `next_index` is one beyond the last durable entry with proof that the leader has the same. Failure:
+    Success: `next_index` is one beyond the last durable entry that certainly equals the leader's. Failure:
     `next_index` is the follower's hint for the next append (Raft section 5.3, last paragraph but one).
     """
 

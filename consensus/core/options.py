@@ -4,7 +4,7 @@ Raft needs broadcastTime << electionTimeout << MTBF (Raft section 5.6). Follower
 [`election_timeout_min_ms`, `election_timeout_max_ms`]. Six policies have their own time (`PolicyTimes`), derived from
 the minimum unless it is given. These relations hold:
 
-    keep-alive < check-quorum    otherwise a leader resigns while the disks of its followers write
+    keep-alive < check-quorum      otherwise a leader resigns while the disks of its followers write
     heartbeat < stickiness         otherwise a follower votes for candidates between two heartbeats
     stickiness <= minimum          otherwise a candidate of the next election is refused
     clock bound < lease            otherwise no lease lasts
@@ -140,7 +140,7 @@ class Options(Struct, frozen=True):
 
     @property
     def lease_promise_ms(self) -> int | None:
-        """The promised period without candidates, even after a restart; None with leases off."""
+        """For this time the server promises to refuse candidates, even after a restart; None with leases off."""
         return None if self.lease_clock_bound_ms is None else self.leader_stickiness_ms
 
     def __post_init__(self) -> None:

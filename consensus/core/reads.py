@@ -66,7 +66,7 @@ class Reads:
 
 
 class Lease:
-    """The period of a leader's right to reply to reads from its own memory; never without `bound_ms`."""
+    """The right of a leader to reply to reads from its own memory until a certain time; never without `bound_ms`."""
 
     def __init__(self, lease_ms: Milliseconds, bound_ms: Milliseconds | None) -> None:
         self._length_ms = 0 if bound_ms is None else lease_ms - bound_ms

@@ -14,7 +14,8 @@ from random import Random
 class Backoff:
     """Delays in seconds that double from `first_s` up to `longest_s`.
 
-    `spread` is the random part of each delay: 0 for a fixed delay, 0.5 for a random delay of at least half.
+    `spread` is the random part of each delay: 0 for a fixed delay. With 0.5 a delay is random, from half of its length
+    to the entire length.
     """
 
     def __init__(self, first_s: float, longest_s: float, random: Random | None = None, *, spread: float = 0.5) -> None:

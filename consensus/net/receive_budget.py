@@ -7,11 +7,11 @@
 The first `FREE_BYTES` of a connection, or of a server's request, are not counted: votes, heartbeats and ordinary
 submissions are smaller. A server is proven if it has authenticated as a member.
 
-A server's request reserves room for all of its bytes before they are read. So two requests cannot each hold half of the
-budget and wait for the other half. A request with reserved room waits only for its own bytes and this server's disk. So
-it always gets a reply and releases its room. Clients have a separate budget. Their replies wait for commitment and
-therefore for the leader's appends, so these appends must never wait for clients. One server gets at most a part of the
-servers' budget, so a hostile server that sends its bytes one by one delays only itself.
+A server's request reserves room for all of its bytes before its remaining bytes are read. So two requests cannot each
+hold half of the budget and wait for the other half. A request with reserved room waits only for its own bytes and this
+server's disk. So it always gets a reply and releases its room. Clients have a separate budget. Their replies wait for
+commitment and therefore for the leader's appends, so these appends must never wait for clients. One server gets at most
+a part of the servers' budget, so a hostile server that sends its bytes one by one delays only itself.
 """
 
 from collections import Counter

@@ -11,7 +11,8 @@ The number of a call is the correlation of its request or the id in its event, a
 one counter (`interfaces.next_call`), so one table holds all kinds. Each kind has its own limit; otherwise a peer that
 floods this server with requests would keep clients from reading.
 
-If a caller leaves, its reply is dropped. If the server stops, each waiting call returns None.
+If a caller leaves, its reply is dropped. If the server stops, `on_reply(None)` ends each waiting call, and `ask` raises
+`ServerStoppedError`.
 """
 
 from collections.abc import Callable
@@ -124,7 +125,7 @@ class PendingCalls:
             waiting[0].waiting -= 1
 
     def end(self) -> None:
-        """Stop: every call returns None."""
+        """Stop: `on_reply(None)` ends each waiting call."""
         self.ended = True
         while self._waiting:
             self.answer(next(iter(self._waiting)), None)

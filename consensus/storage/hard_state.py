@@ -6,7 +6,7 @@ In addition to the current term and the vote in it (Raft figure 2), it holds fac
 * `truncating_from`: a truncation has begun at this index. It is written before the first byte of the log is erased, and
   reset after the last byte is erased. So recovery finishes an interrupted truncation, and does not treat it as a hole.
 * the owner of the directory: node, storage id, place (the directory's inode, which differs in a copy) and the last
-generation that opened it. A copied directory must not vote a second time in the same term.
+  generation that opened it. A copied directory must not vote a second time in the same term.
 
 The file has two slots, 4,096 bytes apart, each with a counter and a CRC-32C. An update writes and syncs one slot, then
 the other; only then is it durable. If updates alternated between the slots, damage to the newer slot would restore the

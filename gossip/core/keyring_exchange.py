@@ -1,7 +1,7 @@
 """The distribution of changed keys to every member: sent to all peers immediately, then compared on every ping.
 
     changed here ──KeyringUpdate──▶ each peer ──(changed there)──▶ its peers ...        a flood, once per change
-    direct pings and acks carry its digest                                      if two differ, both send their keyring
+    direct pings and acks carry its digest   if two digests differ, both nodes send their keyring, at a bounded rate
 
 The flood is quick but may miss a member; the digests reveal this within a few periods. After this node has begun to
 seal with the new key, the missed member cannot read its datagrams. The missed member seals with a key that is open

@@ -14,8 +14,8 @@ the event `gossip:clock`.
 Each payload also carries a sample of the members, which repairs a missed update about a member. A missed user message
 is not repaired, so each one is sent twice as many times as an update.
 
-User messages are not signed: a holder of the farm's key can send them in any member's name. The queue and the record of
-names are bounded; a full queue drops the most frequently sent message.
+User messages are not signed: a holder of the farm's key can send them in any member's name, and can send false claims
+about members. The queue and the record of names are bounded; a full queue drops the most frequently sent message.
 """
 
 from collections.abc import Set as AbstractSet

@@ -66,7 +66,7 @@ class Network(Protocol):
         """Return a socket that receives at a broadcast address, shared with others on the same machine."""
 
     async def resolve(self, host: str, port: int) -> Iterable[Address]:
-        """Return the numeric addresses of a name; raise OSError for a name that (currently) lacks one."""
+        """Return the numeric addresses of a name; raise OSError for a name that (currently) does not have any."""
 
 
 class UdpSocket:

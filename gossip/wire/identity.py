@@ -143,7 +143,7 @@ def conflict_proof(key: Ed25519PrivateKey, life: bytes, nonce: int) -> bytes:
 
 
 def proves_conflict(proof: bytes, node_id: NodeId, lives: Collection[bytes], nonce: int) -> bool:
-    """Return True if a process with another run id than `lives` has the key of `node_id` and signed `nonce`."""
+    """Return True if a process whose run id is not in `lives` has the key of `node_id` and signed `nonce`."""
     theirs, credential = proof[:LIFE_BYTES], proof[LIFE_BYTES:]
     return theirs not in lives and _is_signed(credential, node_id, _conflict_bytes(theirs, nonce))
 

@@ -249,8 +249,9 @@ class FetchLeader:
     def _turn_back(self, fetch: Fetch) -> None:
         """Reply to a replica whose log differs: with the place of possible agreement, or with our snapshot.
 
-        Its acknowledgments do not count until its next matching fetch, because it may have lost those entries. If the
-        fetch was only late, the next fetch sets `match` again.
+        Its acknowledgments do not count until its next matching fetch, because it may have lost those entries. The
+        place of possible agreement does not prove otherwise. If the fetch was only late, the next fetch sets `match`
+        again.
         """
         log = self._replica.log
         agreement = log.divergence(fetch.position)

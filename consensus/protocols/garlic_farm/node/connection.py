@@ -112,9 +112,9 @@ class RequestHandler(Protocol):
     """Serves the requests of all connections, each by one call of a callback, immediately or later."""
 
     def request(self, sender: ServerId, request: core.Request, on_reply: Callable[[core.Reply | None], None]) -> Cancel:
-        """Pass the request to the core; `on_reply(None)` reports a lost reply. May raise `GarlicFarmError`.
+        """Pass the request to the core; `on_reply(None)` reports a missing reply.
 
-        `request.correlation` is from `next_call`.
+        May raise `GarlicFarmError` instead. `request.correlation` is from `next_call`.
         """
         ...
 

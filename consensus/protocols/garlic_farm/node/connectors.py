@@ -43,7 +43,7 @@ _I2P_NAME = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,65}[a-z0-9])?\.)+i2p")
 
 
 class PeerAddress(Struct, frozen=True):
-    """Address of a server, and the SHA-256 of the certificate that it must show, if clients check it."""
+    """Address of a server, and the SHA-256 of the certificate that it must show, if the connector checks it."""
 
     host: str
     port: int

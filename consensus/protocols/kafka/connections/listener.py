@@ -58,7 +58,7 @@ _FIRST_HANDSHAKE_WITH_AUTHENTICATE: Final = 1
 After version 0, clients send messages without a header, which this listener does not read.
 """
 _TOLERANCE: Final = 0.02
-"""Permitted error of an early deadline, as a fraction."""
+"""Fraction of the time limit that a deadline may be early."""
 _MAX_FRAME_BYTES_BEFORE_LOGIN: Final = 64 * 1024
 _CLOSE_OF: Final[Mapping[CloseReason, ListenerClose]] = {
     CloseReason.CROWDED: ListenerClose.CROWDED,

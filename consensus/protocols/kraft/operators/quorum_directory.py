@@ -208,7 +208,7 @@ def read_directory(settings: VoterSettings) -> QuorumDirectory:
 
 
 def storage_in(path: Path) -> Path:
-    """Return the path of the log in a directory without settings; raises `QuorumDirectoryError` without one."""
+    """Return the path of the log in a directory without settings; raises `QuorumDirectoryError` if it is missing."""
     storage = path / _LOG / _STORAGE
     if storage.is_dir():
         return storage

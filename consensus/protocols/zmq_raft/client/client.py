@@ -80,7 +80,7 @@ class NoAnswerError(ClientError):
 
 
 class RequestExpiredError(ClientError):
-    """The request id is too old or too far in the future, or the peer does not permit the update: not committed."""
+    """The id is too old or too far in the future, or the peer does not permit the update; now it is not committed."""
 
 
 class ConfigRefusedError(ClientError):

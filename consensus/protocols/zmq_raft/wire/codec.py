@@ -15,9 +15,9 @@ reader supplies the type of the request. In the open points of the specification
 * The reply to RequestConfig has the members; the specification allows a missing frame, so here the list may be empty.
 * An index in MessagePack may be a float.
 
-Request ids between peers are a uint of 1 to 3 bytes. They have 12 bytes for an update or a change of the members, and 0
-to 12 for other requests. Replies repeat them unchanged. Decoders raise `ZmqRaftError` and nothing else; the endpoint
-drops valid messages of another cluster. Encoders raise it for messages that would crash the package.
+Request ids between peers are a uint of 1 to 3 bytes. A client's id has 12 bytes for an update or a change of the
+members, and 0 to 12 for other requests. Replies repeat them unchanged. Decoders raise `ZmqRaftError` and nothing else;
+the endpoint drops valid messages of another cluster. Encoders raise it for messages that would crash the package.
 """
 
 from collections.abc import Callable, Sequence
