@@ -2,7 +2,7 @@
 
     pipeline-source     the source `farm` over a directory, rows discarded: rows per second; goal 100,000
     pipeline-tables     log ──▶ tables, in turns with   Parquet of the same rows ──▶ the same parse, transform and write
-                        the figures:   ratio of the elapsed times, and of the processor times; goal: at most 1.5
+    its figures         ratio of the elapsed times, and of the processor times; goal: at most 1.5
     pipeline-backfill   ten million entries (GARLICFARM_BACKFILL_ENTRIES sets another number). Entries per second of the
                         base tables alone, and with all derived tables: goals 20,000 and 12,000. Memory of driver, JVM
                         and workers together: goal below 3 GB

@@ -1,12 +1,12 @@
 """Durable commits per second of the journal, compared with other designs.
 
-    log           Garlic Farm's 16 MiB segments (records, checksums, plan, writes, one fdatasync), as in the server
-    zeros         overwritten: only the writes, without records and checksums
-    growing       a growing file: the same bytes appended, one fdatasync
-    SQLite        WAL, synchronous=FULL: one transaction for each commit (Python's own sqlite3)
-    hard state    Garlic Farm's two slots, each copied after each write
-    in place      one slot, one fdatasync
-    aside         a new file, fsync, rename, fsync of the directory
+    log          garlicfarm's segments     of 16 MiB: records, checksums, plan, writes, one fdatasync, as in the server
+                 zeros overwritten         only the writes, without records and checksums
+                 a growing file            the same bytes appended, one fdatasync
+                 SQLite                    WAL, synchronous=FULL: one transaction for each commit (Python's own sqlite3)
+    hard state   garlicfarm's two slots    each copied after each write
+                 in place                  one slot, one fdatasync
+                 aside and renamed         a new file, fsync, rename, fsync of the directory
 
 Every commit has 1, 16 or 256 entries of 256 bytes and is durable when it returns. One thread makes consecutive commits:
 this measures the cost of one commit, not the rate of many clients. The designs take turns, run by run, because a shared

@@ -11,9 +11,9 @@ division into batches would be visible in the table.
 
 Usually DuckDB runs the query, in the driver, because it is quicker for such a table. It reads many rows in portions of
 consecutive windows, so that memory has a bound. With a session, Spark's tasks run the query and write the files in two
-cases. There is a cluster with several portions, or a portion has more than twice `PORTION_ROWS`. The text uses only the
-common language of both engines. Both engines return equal results if the text computes in integers or decimals, and
-puts rows in a total order.
+cases. The first is a cluster with several portions, and the second a portion with more than twice `PORTION_ROWS`. The
+text uses only the common language of both engines. Both engines return equal results if the text computes in integers
+or decimals, and puts rows in a total order.
 
 A commit replaces the touched windows and carries the query and the batch: a repetition does not change the tables. It
 also carries the batch under the name `log`, for the record of batches.

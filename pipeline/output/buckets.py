@@ -6,8 +6,8 @@ HDFS has the same operations (`pipeline/output/hdfs.py`): `hdfs://HOST:PORT/PREF
 
 The code of the tables uses an `Output`, which is a `Path` or a `BucketPath`. obstore is imported only for a bucket. A
 bucket has neither locks nor renames. It has *conditional writes* instead. `If-None-Match` creates an object only if it
-does not exist; `If-Match` replaces an object only with a known entity tag. delta-rs makes its commits with the first
-kind. `refuse_unconditional` refuses a store that ignores a condition.
+does not exist. `If-Match` replaces an object only if its present entity tag is the given one. delta-rs makes its
+commits with the first kind. `refuse_unconditional` refuses a store that ignores a condition.
 
 Address, region and credentials come from the environment (`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, …) or
 from the machine's role. A command line does not have them, because other users can read it.

@@ -104,7 +104,7 @@ def lost_files(table: Table) -> tuple[StoredFile, ...]:
 
 
 def readable_files(table: Table) -> list[StoredFile]:
-    """Return the other data files of a table."""
+    """Return the data files of a table except its lost files."""
     lost = lost_files(table)
     return [file for file in table.files() if file not in lost]
 

@@ -3,7 +3,7 @@
 It runs inside Spark's planner and worker processes, which share no memory. So it is synchronous, is created from
 picklable values, and keeps one connection while it reads one range.
 
-    status(cluster)    the cluster, the first index and the commit index: from the first node that replies
+    status(cluster)     the cluster, the first index and the commit index: from the first node that replies
     statuses(cluster)   the same of every node that answers
     range(first, end)   the entries between, from any node that has them
 

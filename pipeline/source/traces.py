@@ -10,9 +10,9 @@ that a repeated batch makes the same rows. The offset of a file is a number of b
 line.
 
 A node's event is dated by the node's clock and its offset to log time. A file has log time for some events only. Any
-other event uses the clock offset of a neighbor: the last dated event of the same node, at most `BACK_BYTES` before the
-stretch. Without one, it uses the next dated event in the stretch. Without a neighbor, log time is NULL. Clocks of nodes
-are not compared.
+other event uses the clock offset of a neighbor. This is the last dated event of the same node before it, at most
+`BACK_BYTES` before the stretch. Without such an event, it is the next dated event of the node in the stretch. Without a
+neighbor, log time is NULL. Clocks of nodes are not compared.
 """
 
 import json

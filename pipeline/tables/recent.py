@@ -40,7 +40,7 @@ def recent_rows(entries: pa.Table) -> pa.Table:
 def newest(rows: pa.Table) -> pa.Table:
     """Return the newest rows of each farm, in order of farm and index: within `RECENT_MS`, up to a limit.
 
-    After a correction of log time, the entries before it have later times, and are omitted.
+    After a correction has set log time back, earlier entries with later times are omitted.
     """
     rows = rows.sort_by([("farm", "ascending"), ("index", "ascending")])
     at_ms = rows.column("log_time").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())

@@ -1,7 +1,7 @@
 """The upkeep of tables: small files are merged, old ones dropped, and removed ones deleted.
 
     every `LOOK_BATCHES` batches   days with many small files: merged in two steps of size, so rows are rewritten rarely
-                                   expired:   files with all rows older than `keep_ms` before the youngest row: dropped
+    at the same time               files with all rows `keep_ms` before both the youngest row and the present: dropped
     every hour                     files removed longer ago than the table's `undo` time: deleted
 
 Dropped or merged files stay readable for readers that have begun, until they are deleted.

@@ -292,7 +292,7 @@ async def test_raft_id_after_lapse_and_readmission_survives_replay(tmp_path: Pat
     notes, fake = AdmissionStore(tmp_path, FOUNDING, C, founded=False), FakeFarm()
     await notes.store_announced(9)
     first, second = admitted(5, 1, unseen_since_ms=10), admitted(9, 1, unseen_since_ms=90)
-    # When it replays the log: first admission, lapse, second admission, first keep-alive
+    # When it replays the log: first admission, lapse, second admission, first activity
     seen = await pass_through(
         notes,
         fake,
@@ -319,8 +319,7 @@ async def test_lapsed_admission_is_replaced_by_its_successor(tmp_path: Path) -> 
     # When another id is announced, then the node drops the first admission
     await notes.store_announced(9)
     assert not notes.chain
-    # When it gives a keep-alive under the second admission, then it keeps this one, even if a restart replays the
-    # first
+    # When it becomes active under the second admission, then it keeps this one, even if a restart replays the first
     assert await pass_through(notes, fake, {8: Admitted(D), 9: second}) == [9]
     again = AdmissionStore(tmp_path, FOUNDING, C, founded=False)
     assert await pass_through(again, FakeFarm(), {5: first}) == [9]

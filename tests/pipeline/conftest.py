@@ -88,7 +88,7 @@ def _copied_empty_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture(scope="session", autouse=True)
 def _duckdb_with_one_thread() -> Iterator[None]:
-    """Open databases with one thread; `make soak` has all of them."""
+    """Open databases with one thread, but with all threads in `make soak`."""
     with pytest.MonkeyPatch.context() as patched:
         if not IS_SOAK:
             patched.setitem(NO_EXTENSIONS, "threads", 1)

@@ -18,7 +18,7 @@ from pipeline.cli.entry import pipeline as handing_on
 HEAD = """# Commands
 
 Every command prints this with `--help`. Exit codes: 0 done, 1 refused or failed with the reason, 2 wrong usage, 130
-interrupted. `log verify` also returns 2 if it does not find a log. `status` also returns 3 and 4
+interrupted. `log verify` also returns 2 if it cannot find or read a log. `status` also returns 3 and 4
 ([verdicts.md](verdicts.md)).
 
 | option of many commands | meaning |

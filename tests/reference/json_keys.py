@@ -74,9 +74,9 @@ CHAPTERS = (
 LEASE_SET = """
 FILE of `garlicfarm lease-set show FILE` contains a Meta LeaseSet2 as bytes or as hexadecimal text (blanks, line ends,
 colons and a leading `0x` are allowed). The exit code is 0 only if `signature.verified` is true. The command verifies
-Ed25519 (type 7) and RedDSA (type 11) signatures by the rule of Java routers. S is below the group's order, and the
-equation lacks the cofactor. It shows structures with other types with the verdict `cannot verify`. An expired transient
-key does not invalidate the signature, but is a reason not to accept the structure.
+Ed25519 (type 7) and RedDSA (type 11) signatures by the rule of Java routers. By this rule, S is below the group's
+order, and the equation lacks the cofactor. It shows structures with other types with the verdict `cannot verify`. An
+expired transient key does not invalidate the signature, but is a reason not to accept the structure.
 """
 
 

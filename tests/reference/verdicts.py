@@ -24,15 +24,15 @@ uses its own view. The leader knows which servers reply to it. The other servers
 If gossip has marked a server dead, but Raft or its reports show that it is alive, the server does not count as down. In
 this case UDP to the server is blocked, and the alarm `udp-blocked` names it.
 
-**Can lose** is the number of servers that may fail, in any combination. The others still have a quorum, a server that
-can publish, and a healthy leaf. If not the quorum but the publishers or the leaves determine the number, the text names
-them.
+**Can lose** is the number of servers that may fail, in any combination. After so many failures the farm still has its
+quorum, a server that can publish, and a healthy leaf. If not the quorum but the publishers or the leaves determine the
+number, the text names them.
 
 A member may report any master. So the kind of the verdict depends only on the masters in this node's settings, or in
-the reports of two or more servers. Without such a master, it depends on the masters of the server with the
-lowest Raft id. `degraded` lists the other masters without a valid structure. A master of
-only evicted or retired identities does not count, unless the log has its publication and another server has a leaf for
-it. Clients may still use the address of such a master, until the log drops it an hour after the last
+the reports of two or more servers. Without such a master, it depends on the masters of the server with the lowest Raft
+id. `degraded` lists the other masters without a valid structure. If only evicted or retired identities have reported or
+published a master, it does not count. It still counts if the log has its publication and another server has a leaf for
+it. Clients may still use the address of a master that does not count, until the log drops it an hour after the last
 publication.
 
 A node whose disk is full or hangs cannot add entries to its log. While it knows a leader, its verdict is

@@ -1,4 +1,4 @@
-"""Admitted identities without a keep-alive: their places are released, their Raft ids are not reused."""
+"""Admitted identities that never become active: their places are released, their Raft ids are not reused."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,9 +1,9 @@
 """Frequent questions of operators, each a SELECT over the tables with a name.
 
-    NAME.sql    first line    -- its subject, shown in the help of `garlicfarm pipeline query`
+    NAME.sql    first line     -- its subject, shown in the help of `garlicfarm pipeline query`
                 `-- empty: `   optional: the reason for an answer without rows, if all its tables have rows
-                comment       the meaning and the source of each figure
-                one SELECT    over the tables; `$word` is replaced by a value
+                comment        the meaning and the source of each figure
+                one SELECT     over the tables; `$word` is replaced by a value
 
 Each file in this directory is a question; a separate list does not exist. The text uses only the common language of
 DuckDB and Spark, like that of the derived tables (`pipeline/gold/refreshing.py`).

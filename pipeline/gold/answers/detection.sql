@@ -3,7 +3,7 @@
 --
 --     kind         farm      losses of its members, by the first observer of each
 --                  member    the same for one member          observer    losses detected by one node
---     loss         suspicions of a member that are less than a minute apart, or without a message of that member between them
+--     loss         suspicions of a member less than a minute apart, or without a report or return of it between them
 --     false        the member returned without a restart of its node: by its own trace it was alive
 --     unjudged     its trace does not decide, or it is suspect so far
 --     detection    a loss that is not false, with a known restart or a verdict `dead`

@@ -17,7 +17,7 @@ from tests.processes import child
 pytestmark = [pytest.mark.interop, needs_readers, pytest.mark.timeout(3_900)]
 
 BEGIN_BOUND_S = 1_200.0
-"""Limit for one command with Spark: 25 s of processor time. A busy machine may take twenty times as long."""
+"""Limit for one command with Spark, which takes 25 s of processor time. A busy machine takes many times as long."""
 QUICK_START = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"
 """Leaves out the second compiler of the JVM, which takes a third of the processor time of such a short command."""
 PAUSE_S = 90

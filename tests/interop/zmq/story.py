@@ -1,7 +1,7 @@
 """Parts shared by the stories with the npm package: continuous updates, killed members, compared logs.
 
 Updates        numbered updates, each repeated under its request id until a server returns its committed index
-kill_each   kill -9, wait, start again, wait until the member has caught up; then the next member
+kill_each      kill -9, wait, start again, wait until the member has caught up; then the next member
 same_logs      every member's log on disk: equal entry by entry, each update once, at its index
 """
 
