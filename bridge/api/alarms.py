@@ -102,7 +102,7 @@ KEY_RETIRED: Final = _critical(
     "key-retired",
     "a member reports that this node's farm key is out of date: it was rotated, or replaced by an eviction. After an"
     " eviction the alarm may end automatically, when enough members confirm the new key. Or a node without a peer"
-    " receives its farm's gossip under a missing key: its key file, or the sender's, is out of date",
+    " receives its farm's gossip under a key that it does not have. Then its key file, or the sender's, is out of date",
     "run `garlicfarm keys export FILE` on a node of the farm, copy that file to this node as its key file, and"
     " restart this node; see `garlicfarm help rotate-keys`",
 )

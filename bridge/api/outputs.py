@@ -528,7 +528,7 @@ class RecoveryOutput(Document, frozen=True):
     log_time_ms: int
     """The first log time of the new cluster."""
     routers_refuse_until: int | None
-    """Time until when routers may refuse new structures, in seconds since the epoch; null if they do not."""
+    """The last time when routers may refuse new structures, in seconds since the epoch; null if they do not."""
     left_behind: tuple[str, ...]
     """Names of the servers that must join again."""
     old_storage: str | None

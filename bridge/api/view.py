@@ -253,7 +253,8 @@ class VoterView(Record, frozen=True):
     name: str | None = None
     """Name of the server."""
     evicted: bool = False
-    """The identity is never admitted again; the server leaves the configuration when enough other voters exist."""
+    """The identity is never admitted again; the server leaves the configuration when enough other voters are present.
+    """
 
 
 class FollowerView(Record, frozen=True):

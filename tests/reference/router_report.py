@@ -7,9 +7,9 @@ HEAD = """# The figures of a router
 
 The table has the keys of `router` in a report ([application-json.md](application-json.md)). It also has their names in
 the [view](json.md#reportview) and in the table `reports` of the [pipeline](pipeline-tables.md). Reports omit figures
-that their kind of router lacks. I2P proposal 150 defines the keys marked **P**. The columns *file*, *Java* and *i2pd*
-show if such a router measures the figure (*yes*, *no*). *host* means that the host or the node measures it. *newer*
-means that only a Java router whose I2PControl has the key measures it.
+that their kind of router lacks. I2P proposal 150 defines the keys marked **P**. In the columns *file*, *Java* and
+*i2pd*, *yes* means that the router measures the figure, and *no* that it is not measured. *host* means that the host or
+the node measures it. *newer* means a Java router whose I2PControl has the key.
 
 | key | meaning | unit, range | source | file | Java | i2pd | view | column |
 |---|---|---|---|---|---|---|---|---|

@@ -103,7 +103,7 @@ TABLES: dict[str, Table] = {
         MASTERS_MAX,
         (Release.LOG_TIME,),
         "an hour after its last publication, if no server reports it. In a full table, the first master of each"
-        " server has priority, then the other masters within the share",
+        " server has priority, then the other masters within the share, then further masters",
     ),
     "FarmState.admitted": Table(
         "the number of admitted identities",
