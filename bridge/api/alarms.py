@@ -311,15 +311,15 @@ NOT_ADMITTED: Final = _warning(
 )
 OTHER_CLOCKS: Final = _warning(
     "other-clocks",
-    "this node leads, and the clocks of other servers differ by more than 10 s from the clocks of a majority. Or no"
-    " majority of the clocks agrees",
+    "this node leads, and the clocks of other servers differ by more than 10 s from the clocks of a majority of the"
+    " voters. Or no majority of the voters' clocks agrees",
     _SET_CLOCKS,
     delay_periods=1,
 )
 PEERS_REFUSED: Final = _warning(
     "peers-refused",
-    "this node refused a peer that uses the farm's protocol. The peer has a wrong password, another farm or version, a"
-    " recorded handshake, a Raft id without proof, or an evicted identity",
+    "this node refused a peer that uses the farm's protocol. The peer has a wrong password, belongs to"
+    " another farm or version, sends a recorded handshake, cannot prove its Raft id, or is evicted",
     "if it is your node, correct the fault there; otherwise find that program: it did not receive data or access",
 )
 PUBLISHING_WITHOUT_QUORUM: Final = _warning(

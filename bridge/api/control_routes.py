@@ -94,7 +94,7 @@ class Route(Struct, Generic[A], frozen=True, kw_only=True, eq=False):
     empty: bytes = b""
     """The JSON that replaces an empty body."""
     numbers: Mapping[str, int] = field(default_factory=dict)
-    """The numeric parameters of the query, each with its default; without a sign."""
+    """The numeric parameters of the query, each with its default: whole numbers from 0 on."""
     texts: tuple[str, ...] = ()
     """The other parameters of the query."""
     status: int = 200
@@ -125,7 +125,10 @@ def _post(path: str, answer: type[A], meaning: str, **more: Any) -> Route[A]:
 
 
 def _check(order: Route[Any]) -> Route[CheckedAnswer]:
-    """Return the route that checks an order without an effect, so that a user does not confirm a refused order."""
+    """Return the route that checks an order without an effect, before a user confirms it.
+
+    The check has its own path. Versions without it ignore a query of some orders, and would execute them.
+    """
     meaning = f"check an order of `{order.path}`, without an effect"
     return _post(f"{order.path}/check", CheckedAnswer, meaning, body=order.body, empty=order.empty)
 

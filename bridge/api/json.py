@@ -1,7 +1,7 @@
 """The one encoder and the one decoder of JSON that leaves or enters a node (`docs/reference/json.md`).
 
-    Record      an object inside a document; keys are the names of its fields in lowerCamelCase
-    Document    a whole document: a record that begins with `"schema": 1`
+    Record        an object inside a document; keys are the names of its fields in lowerCamelCase
+    Document      a whole document: a record that begins with `"schema": 1`
     RequestBody   the body of a client's request; an unknown key is refused, since it would not have an effect
 
 `schema` counts changes that would break a reader: added keys do not raise it, and readers ignore unknown keys. The keys

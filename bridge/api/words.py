@@ -260,8 +260,8 @@ def eviction_lines(done: NodeEvicted) -> list[str]:
     """Return the result of an eviction and the operator's next steps, for the command and for the live view."""
     who = done.name or done.id
     if done.keys_replaced:
-        lines = [f"{who} is evicted. The farm's keys are replaced (era {done.era}),"]
-        lines.append(f"and the new one is sealed for {done.sealed_for} nodes.")
+        new = f"The new key is sealed for {done.sealed_for} nodes."
+        lines = [f"{who} is evicted. The farm's keys are replaced (era {done.era}). {new}"]
     elif done.keys_not_replaced is not UNSET:
         lines = [f"{who} is evicted, and never admitted again. NO KEY WAS REPLACED: {done.keys_not_replaced}."]
         lines.append("Until the keys are replaced, that node can read gossip, and log in to the Raft port as a client.")

@@ -1,7 +1,7 @@
 """`garlicfarm farm` and `servers`: the whole shared state, and the Raft group.
 
-`status` shows one node and the publications. `farm` shows the reasons for a publication: every server's report, every
-candidate's score or inability, the load of every leaf, and all weights.
+`status` shows one node and the publications. `farm` shows their reasons: every server's report, every candidate's score
+or inability, every leaf's load, and the weights of operators and of the pipeline.
 
 `servers remove` goes through the log. Any node accepts it, and every leader carries it out by the rules of
 docs/how-to/servers.md. The server does not return to the group before `servers restore`. A removed leader transfers

@@ -1,7 +1,7 @@
 """`garlicfarm lease-set show FILE…`: decodes and verifies Meta LeaseSet2; exit code 0 only if every signature holds.
 
-After the kill of a publisher, a shell expands `farm-state/node-*/published/*.meta-ls2` to several files: its last
-structure, and its successor's structure.
+A killed publisher leaves its last structure on its disk. Then a shell expands `farm-state/node-*/published/*.meta-ls2`
+to several files: that structure, and the successor's.
 """
 
 import time

@@ -4,10 +4,10 @@
     {"time":"2026-11-25T14:16:57.874Z","level":"info","node":"node-1","event":"leader-elected",
      "text":"node-1 leads in term 3","fields":{"term":3}}              (on one line)
 
-An event of a node's trace is a record with the event's kind and facts. Any other log record is the event `message`,
-with the logger in its fields: for example a traceback, or a warning of a library. JSON contains escapes for everything
-beyond ASCII, so that a line has the same bytes in every locale. The reason why a node ends is its last record, in
-either form.
+An event of a node's trace is a record with the event's kind and facts. Any other log record, such as a library's
+warning or a fault of the program with its traceback, is the event `message`. Its fields name the logger. JSON contains
+escapes for everything beyond ASCII, so that a line has the same bytes in every locale. The reason why a node ends is
+its last record, in either form.
 
 In each period a limited number of lines of one cause is logged, and then the number of omitted lines (`RepeatLimit`). A
 thread writes the lines, so a reader that stops reading stderr does not stop the node (`serving.line_writer`).

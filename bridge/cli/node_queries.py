@@ -102,7 +102,7 @@ def answer_timeout_s(default_s: float) -> float:
 
 
 def _credentials(command: F, *, several: bool) -> F:
-    each = " One for all URLs, or one for each in their order." if several else ""
+    each = " Give one for all URLs, or one for each in their order." if several else ""
     token = click.option(
         "--token-file",
         type=file_path,

@@ -10,8 +10,8 @@ a backup. Entries acknowledged only by the other servers are lost. If the old ma
 from then on. So the command prints the loss and prompts. The node must not run.
 
 A log with harmful entries, for example from an attacker, can be cut (`--cut-after`), and its numbers can be reset
-(`--reset`). Examples: a feature level that no version supports, a log time or a term at its maximum, publication times
-in the far future.
+(`--reset`). Such entries contain an unsupported feature level, a log time or a term at its maximum, or publication
+times in the far future.
 """
 
 from collections.abc import Iterator

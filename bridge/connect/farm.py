@@ -58,10 +58,10 @@ async def connect(
 ) -> AsyncIterator["FarmClient"]:
     """Open a client of the farm that a link names; raise `LinkError`, or `ValueError` for an option.
 
-    `patience_s` is the time to wait for the first byte of a reply. It is longer for slow leaves. With `is_quick` it may
-    be shorter, but at least a fifth. With infinity, a leaf that received bytes never fails because of a missing reply.
-    `hops` is the number of routers in each tunnel of the client, 0 to 7; None leaves it to the router (3). `unix_s` is
-    the wall clock. The client ends with the block.
+    `patience_s` is the time to wait for the first byte of a reply. The client waits longer for slow leaves. With
+    `is_quick` it may wait less, but at least a fifth of `patience_s`. With infinity, a leaf that received bytes never
+    fails because of a missing reply. `hops` is the number of routers in each tunnel of the client, 0 to 7; None leaves
+    it to the router (3). `unix_s` is the wall clock. The client ends with the block.
     """
     if not patience_s > 0:
         raise ValueError(f"patience_s must be positive, not {patience_s}")

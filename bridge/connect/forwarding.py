@@ -6,8 +6,8 @@
 The end of one direction is not the end of the other: a program may close its sending side and still read. Each end is
 passed on to the other side, and the connection lasts until both directions have ended. SAM cannot carry the end of one
 direction, so a leaf may not notice that a program has closed its connection (`FarmStream.send_eof`). A connection with
-one open direction ends after `HALF_OPEN_S` without a byte. It ends after `ANSWERED_S` if the leaf has replied to the
-program's last bytes.
+one open direction ends after `HALF_OPEN_S` without a byte. It ends after only `ANSWERED_S` if the leaf has replied to
+the program's last bytes.
 
 If the stream to the leaf fails, the program's connection is reset: an orderly end would look like the end of the data.
 """

@@ -2,7 +2,8 @@
 
     TraceEvent, of one node or of several ─▶ Story.add ─▶ StoryLine, each fact once ─▶ farm's pane, pane of events
 
-A line is made when its event arrives, not at each drawing: a screen with a thousand lines is drawn each second.
+A line is made when its event arrives, not at each drawing. The screen is drawn each second, and the story has up to a
+thousand lines.
 """
 
 from collections import deque

@@ -1,6 +1,7 @@
 """A rotation of the farm's keys from the first step to the last, through one node's control endpoint.
 
-    install a new key ─▶ all open with it ─▶ use it ─▶ all seal with it ─▶ remove the old key
+    install a new key ─▶ all open with it ─▶ use it ─▶ all seal with it
+                      ─▶ remove the old key ─▶ all refuse it
 
 Each step waits until every running member has confirmed and stored it, or, if forced, until a timeout. A member that
 could not store the new key would return with the old key after a restart. After the removal of the old key, the others

@@ -1,8 +1,8 @@
 """`garlicfarm kraft describe`: a quorum as its leader sees it, in the tables of `kafka-metadata-quorum describe`.
 
-    --status        the leader, the lag of the followers, the voters
-    --replication   a row for each replica: the leader, the followers, the observers
-                    on a narrow terminal,   a line for each field in place of Kafka's table, unless --wide
+    --status           the leader, the lag of the followers, the voters
+    --replication      a row for each replica: the leader, the followers, the observers
+      without --wide   on a narrow terminal, a line for each field in place of Kafka's table
 
 The figures are computed as in Kafka's tool. *Lag in time* of a follower is the time since it last had all of the
 leader's log. It is 0 for a follower that has all of it, and -1 if the leader does not know.

@@ -232,8 +232,8 @@ def _row(peer: ZmqRaftPeerView) -> Sequence[str]:
 def update(cluster: Cluster, *, data: tuple[str, ...], request_id: str | None, parallel: int, as_json: bool) -> None:
     """Commit each DATA to the log, or each line of stdin without DATA, and print its index.
 
-    Empty lines are skipped. If the outcome is unknown, the command prints the id for a repetition. The cluster commits
-    a repetition only once.
+    Empty lines are skipped. If the outcome is unknown, the command prints the id for a repetition. With this id, the
+    cluster commits the update only once.
     """
     given = None if request_id is None else _request_id(request_id)
     if given is not None and len(data) != 1:

@@ -12,10 +12,10 @@ fewer failures in a row, a more recent byte. For 20 s after a missing reply, lea
 request come before all others. The farm changes a published cost only by at least 10, so all costs below 10 have the
 same weight. With a weight of 1 / cost, all clients would use the same idle leaf.
 
-After its first failure, a leaf counts as failed until it sends a byte, for at most 40 s. Without a stream to the leaf
-from the router, the limit is 10 s: the first look-up of a lease set may take long. Each further failure without a byte
-doubles the time, up to 600 s. A router keeps the old lease set of a dead leaf for up to 600 s, but the farm usually
-withdraws the leaf sooner. A leaf is suspect after half of a reply's timeout.
+After its first failure, a leaf counts as failed until it sends a byte, for at most 40 s. If the router did not open a
+stream, the limit is 10 s: the first look-up of a lease set may take long. Each further failure without a byte doubles
+the time, up to 600 s. A router keeps the old lease set of a dead leaf for up to 600 s, but the farm usually withdraws
+the leaf sooner. A leaf is suspect after half of a reply's timeout.
 """
 
 from collections.abc import Sequence

@@ -7,8 +7,8 @@
     typical    the lower median of the last 32 first-reply times of the leaf. After 8 of them it counts only above half
                of the base: `least` covers quicker replies
     slow       the second-greatest of these 32 times: one lost packet does not count (i2pd repeats one after 9 s)
-    doubt      1. It doubles after a late reply that took longer than the base: the network is slow. It also doubles
-               after twice as many failures in a row as there are leaves: the network is down
+    doubt      1. It doubles after a late reply that took longer than the base. It also doubles after twice as many
+               failures in a row as there are leaves. In both cases the network is slow or down
 
 A leaf without measured times uses the times of all leaves. i2pd confirms a stream before the leaf has replied, so a
 missing reply is the only sign of a dead leaf. With a fixed timeout, a slow network would look like dead leaves. If

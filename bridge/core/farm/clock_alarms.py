@@ -1,7 +1,7 @@
 """Alarms about clocks: a node's own clock, the clocks of other servers, and log time.
 
-    founding      every node without a log: its clock differs from most clocks, or most clocks differ from each other
-    own clock     every node: its clock differs from the clocks of a majority of the voters
+    founding       every node without a log: its clock differs from most clocks, or most clocks differ from each other
+    own clock      every node: its clock differs from the clocks of a majority of the voters
     other clocks   the leader: clocks of other servers differ from that majority
     log time       the leader: log time leads the clocks of a majority by more than correct reports explain, so it
                    does not advance. Or no majority of the voters reports

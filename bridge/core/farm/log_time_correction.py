@@ -1,8 +1,8 @@
 """Set log time back to the time that the clocks of a majority of the voters show (M), by an operator's entry.
 
-docs/how-to/log-time.md describes it for operators. Log time never goes back automatically. After a correction of a
-majority's fast clocks, log time does not advance until these clocks have caught up with it. This may take years. The
-operator ends this with a correction:
+docs/how-to/log-time.md describes it for operators. Log time never goes back automatically. If a majority's clocks were
+ahead and are then corrected, log time does not advance until these clocks have caught up with it. This may take years.
+The operator ends this with a correction:
 
     accepted   if log time leads M by more than correct reports explain (a period and the allowance). The entry's time
                must be between M and M + allowance

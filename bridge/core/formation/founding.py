@@ -1,9 +1,9 @@
 """The values of formation: promise, founding, a node's durable state and its notice to others.
 
-    proposal    a set of founders that a node would promise; not durable, changes as discovery continues
-    promise     the one set of exactly `expect` founders that a node promises; durable before it is announced
-    endorsed    the one founding whose complete promises a node has seen; durable before it is announced
-    founding    a first configuration, made only of the promises of *all* founders
+    proposal      a set of founders that a node would promise; not durable, changes as discovery continues
+    promise       the one set of exactly `expect` founders that a node promises; durable before it is announced
+    endorsement   the one founding whose complete promises a node has seen; durable before it is announced
+    founding      a first configuration, made only of the promises of *all* founders
 
 A promise carries the founder's clock and a nonce. A node chooses both for its first promise, and uses them again after
 a withdrawal. So the same set of founders always results in the same cluster id. With a new nonce in each promise, two

@@ -1,9 +1,9 @@
 """The records of a node's history, and its limits.
 
-    Row          a subject: the verdict, the leader, a master, an alarm, a node, a leaf; or a series of figures
+    Row           a subject: the verdict, the leader, a master, an alarm, a node, a leaf; or a series of figures
     StateRecord   from its time on a row has this state, or none
-    Sample       the means of the figures of one minute
-    Break        the node did not observe before this record: it was not running, its clock changed, it was suspended
+    Sample        the means of the figures of one minute
+    Break         the node did not observe before this record: it was not running, its clock changed, it was suspended
 
 The states of all rows between two records are known, so a row needs a record only when it changes. A sample is recorded
 in each minute, even without figures, to show that the node was observing until then.

@@ -5,10 +5,10 @@ monotonic clock (`paced`). It advances the clock of each reporting server in the
 time since then. The *majority time* is the time that a majority of the voters' clocks has reached (the median, for an
 odd number of voters).
 
-    the leader writes    its estimate of the majority time, within the limit of the log; the paced time if no majority
-                         has reported recently. Its own clock counts only as one voter's
-    it writes again      immediately if a majority's reports allow a step of more than `STEP_MS`. So after a long
-                         outage of the farm log time does not wait for the next period
+    the leader writes     its estimate of the majority time, within the limit of the log; the paced time if no majority
+                          has reported recently. Its own clock counts only as one voter's
+    it writes again       immediately if a majority's reports allow a step of more than `STEP_MS`. So after a long
+                          outage of the farm log time does not wait for the next period
     every server judges   its own clock and the others' by the majority time (`ClockJudgment`)
 
 A server cannot decide which clocks are right. It only finds the clocks that differ from a majority, and checks that a

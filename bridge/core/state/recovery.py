@@ -12,10 +12,10 @@ next publications have later seconds. Client keys stay admitted; their entries f
 in the new one.
 
 Forged numbers would also be kept: a term or log time near its limit, a publication's second years ahead, or the last
-era. A running farm can only correct log time (`log_time_correction`). A new cluster may reset all these numbers
-(`Reset`), because its servers and the servers of the old cluster refuse each other. A reset changes all numbers of a
-kind, in all tables of the state (`numbers`), for example the terms in the offsets of Kafka's groups. Routers may still
-hold a structure with the old second; the operator sees the time until which they refuse earlier ones
+possible era. A running farm can only correct log time (`log_time_correction`). A new cluster may reset all these
+numbers (`Reset`), because its servers and the servers of the old cluster refuse each other. A reset changes all numbers
+of a kind, in all tables of the state (`numbers`), for example the terms in the offsets of Kafka's groups. Routers may
+still hold a structure with the old second; the operator sees the time until which they refuse earlier ones
 (`refused_until_s`).
 """
 

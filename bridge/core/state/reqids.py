@@ -254,7 +254,7 @@ class Reqids:
             table.expire_until(second)
 
     def turn_back(self, log_time_ms: int, by_ms: int) -> None:
-        """Drop the reqids of a wrong time, when log time has been set back by so much to `log_time_ms`.
+        """Drop the reqids of a wrong time, after log time was set back by `by_ms` to `log_time_ms`.
 
         Otherwise the tables would refuse all new reqids until log time reaches the seconds of these reqids again. After
         a shorter step a client may still repeat one of them, so the tables keep them: they expire within hours.

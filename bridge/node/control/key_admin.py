@@ -55,7 +55,10 @@ _BY_HAND = (
 
 
 class KeyAdmin(ABC):
-    """The requests about the farm's keys. `Refused` contains the reason of a failed step: here, the lack of gossip."""
+    """The requests about the farm's keys. `Refused` contains the reason of a failed step.
+
+    The steps of this class refuse: without gossip, operators change the key files. `GossipKeyAdmin` carries them out.
+    """
 
     @property
     def handlers(self) -> Handlers:

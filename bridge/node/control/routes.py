@@ -161,7 +161,7 @@ def json_answer(document: Struct, status: int = 200) -> Answer:
 
 
 def parameters_of(route: Route[Any], query: str) -> tuple[dict[str, int], dict[str, str]]:
-    """Return all numeric parameters of a route, and the other ones in the query; raise `Refused` with the list."""
+    """Return all numeric parameters of a route and its other ones in the query; raise `Refused` for any other query."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=QUERY_LIMIT_FIELDS)
     except ValueError as error:
@@ -174,7 +174,8 @@ def parameters_of(route: Route[Any], query: str) -> tuple[dict[str, int], dict[s
             texts[name] = text
         else:
             known = ", ".join((*route.numbers, *route.texts)) or "none"
-            raise Refused(400, "bad-query", f"{route.path} lacks the parameter {name[:40]!r}; its parameters: {known}")
+            reason = f"{route.path} does not have a parameter {name[:40]!r}; its parameters: {known}"
+            raise Refused(400, "bad-query", reason)
     return numbers, texts
 
 

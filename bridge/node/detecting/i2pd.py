@@ -5,8 +5,8 @@
     tunnels.conf, tunnels.d/*.conf ─▶ server tunnels
 
 A relative path is relative to the working directory of the process. To switch a service on, the operator adds a section
-to the end of `i2pd.conf`; a section may occur twice. Or the operator sets its line `enabled` to true, or removes the
-option from the command line.
+to the end of `i2pd.conf`; a section may occur twice. Or the operator sets the line `enabled` of the service's section
+to true, or removes the option from the command line.
 """
 
 import shlex

@@ -10,8 +10,8 @@ A datagram to the socket in NOTIFY_SOCKET has one or two of these lines. Without
 
 Progress has the meaning of /healthz (`bridge.node.control.verdict_watch`): the node runs its checks, and applies
 committed entries. The watchdog is a task of the node's loop, because a thread would report progress even if the loop
-hangs. A full disk, a missing router or a lost quorum is not a lack of progress. A restart would stop a voter without a
-repair.
+hangs. A full disk, a missing router or a lost quorum is not a lack of progress. A restart would not repair it, and
+would stop a voter.
 
 The manager never blocks the node: a refused datagram is dropped. Only the first one is logged.
 """

@@ -56,7 +56,7 @@ class PublishedStore:
         self._seconds = {**others, master_hash.hex(): second}
         if self._path is None:
             return
-        # The tasks of several masters call this: an older content must not replace a newer one.
+        # The tasks of several masters call this: older content must not replace newer content.
         with suppress(OSError), trio.CancelScope(shield=True):
             async with self._one_writer:
                 content = msgspec.json.encode(_PublishedFile(self._seconds))

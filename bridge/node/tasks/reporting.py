@@ -7,9 +7,11 @@ leaves. So another node publishes, and new structures omit its leaves, before th
 
 *Content of a report:*
 
-    due immediately   changes of this node's leaves (health, faults), and of its role as publisher of a master. The
-                      router's response to a structure. An operator's permission. The end of the node's key. The
-                      start or end of a problem of the node's directory
+    due immediately   a change of one of these:
+                        its leaves      their set, health and faults
+                        each master     its role as publisher, the operator's permission, the structure that the
+                                        router took, a failure to publish, the key's end
+                        its directory   its address; the start or end of a problem
     sent once         the last published structure, after each publication. The node's configuration, in the first
                       report of a run and once an hour (the log is kept for days, and readers begin anywhere)
 

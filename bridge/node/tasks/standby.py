@@ -1,8 +1,9 @@
 """A member's part as the standby of one master: it keeps a session at its router ready, with the structure in force.
 
-    `standby_of` names this node for 3 periods    ─▶ active: a session; `standby` in the report once it has tunnels
-    another node, or no valid structure, for 3 periods   ─▶ inactive: no session
-    this node publishes                           ─▶ inactive: the same session publishes
+    `standby_of` names this node for 3 periods   ─▶ active: a session; `standby` in the report once it has tunnels
+    another node for 3 periods                   ─▶ inactive: no session
+    no valid structure for 3 periods             ─▶ inactive: no session
+    this node publishes                          ─▶ inactive: the same session publishes
 
 A router builds the tunnels of a new session for up to a minute before it can publish. The standby's router has tunnels
 already, so a take-over reaches the floodfills within seconds.

@@ -1,6 +1,6 @@
 """The token of an invitation, and the messages of its exchange (docs/reference/invitations.md).
 
-    token     version | addresses of the inviting node | SHA-256 of its certificate | secret | checksum, in base32
+    token      version | addresses of the inviting node | SHA-256 of its certificate | secret | checksum, in base32
     exchange   TLS, whose certificate has that SHA-256:
               node   ──▶ Hello(nonce)
               joiner ──▶ JoinRequest(secret, name, public key, signature over certificate, nonce, secret and name)

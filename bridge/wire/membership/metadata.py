@@ -2,7 +2,7 @@
 
     [version, cluster, name, role, raft id | null, endpoint | null, fingerprint | null, feature level, notice,
      admissions, endorsement]
-    notice       null | [0, founders] a proposal | [1, founders, clock, nonce] a promise
+    notice        null | [0, founders] a proposal | [1, founders, clock, nonce] a promise
                       | [2, packed promises of all founders] a founding (30 bytes each: NodeId, clock, nonce)
     admissions    NodeId and Raft id (four bytes, big-endian) of admitted servers before their start, 12 bytes
                   each, in one byte string; sent by the leader
