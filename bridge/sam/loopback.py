@@ -5,7 +5,8 @@
 
 It behaves as i2pd, or with `java_like` as a Java router. i2pd replies OK to STREAM CONNECT as soon as it has the peer's
 lease set, Java after the peer's reply. A lease set outlives its session for ten minutes, as in the network: a stream to
-an ended session does not receive anything. Neither router supports a half-close, so a stream ends with either side.
+an ended session does not receive anything. Neither router supports a half-close, so a stream ends as soon as either
+side closes it.
 
 Several bridges on one network act as several routers: the end of a `serve_loopback_bridge` ends the sessions that it
 created. Connections, sessions, waiting streams and lines are bounded. It listens on loopback only.
@@ -116,7 +117,7 @@ class LoopbackNetwork:
         self.session_delay_s = session_delay_s
         """Duration of SESSION CREATE in seconds; 12 to 20 in i2pd."""
         self.connect_delay_s = connect_delay_s
-        """Seconds from STREAM CONNECT to its result."""
+        """Seconds from STREAM CONNECT to its result; `java_like` adds the wait for STREAM ACCEPT, up to 60 s."""
         self.ping_after_s = math.inf
         """Seconds without a line until a bridge sends PING on a control connection; 180 in a Java router."""
         self.dead: set[bytes] = set()
@@ -218,7 +219,10 @@ class _ClientConnection:
         self._stream = stream
 
     async def serve(self) -> None:
-        """Serve the client until it leaves, or its request is refused."""
+        """Serve the client until it leaves or its request is refused.
+
+        An unknown command, a failed HELLO, or 60 s without a command also end the connection.
+        """
         try:
             await self._serve()
         except _RefusedError as refused:
@@ -405,7 +409,7 @@ class _ClientConnection:
 async def _end(stream: trio.SocketStream) -> None:
     """Close a stream.
 
-    Its unread bytes are discarded first, because with unread bytes the kernel would drop sent bytes, too.
+    First read and discard unread bytes. Otherwise the kernel could drop bytes that were sent but not yet delivered.
     """
     with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
         await stream.send_eof()

@@ -2,8 +2,8 @@
 
 A leader may fail after it has committed a command and before its reply; the client then repeats the command. So each
 client numbers its requests, and the state machine keeps the newest numbers of each client with their results. A known
-number gets its result and is not executed. The table is replicated state: it changes only by `admit` and `remember`, in
-log order, from index, log time and request.
+number gets its result and is not executed. The table is replicated state: committed entries change it in log order,
+from index, log time and request. `change_results` changes it outside the log, for a state that begins a new cluster.
 
 A session expires after `expiry_ms` of log time without requests, or if more than `sessions_max` exist and it is the
 least recently used. A later request in its name must not be executed as new. So a client states the *start* of its
@@ -70,7 +70,7 @@ class RequestStatus(Enum):
     """Treatment of a request."""
 
     NEW = "new"
-    """Execute it, and `remember` the result."""
+    """Execute it, and `record` the result."""
     DUPLICATE = "duplicate"
     """Do not execute it: answer with the first result."""
     EXPIRED = "expired"
@@ -122,7 +122,7 @@ class SessionTable:
         return len(self._sessions)
 
     def admit(self, request: RequestId, index: Index, now_ms: Milliseconds) -> RequestStatus:
-        """Classify the request in the entry at `index`, at this log time. Call `remember` next for a new request."""
+        """Classify the request in the entry at `index`, at this log time. Call `record` next for a new request."""
         self.expire(now_ms)
         name = (request.client, request.session_start)
         session = self._sessions.pop(name, None)

@@ -1,6 +1,7 @@
 """`garlicfarm pipeline`: runs the pipeline and prints its tables.
 
-Exit codes are the same for every command: 0 done, 1 refused or failed with the reason, 2 wrong usage.
+Exit codes of every command: 0 done, 1 refused or failed with the reason, 2 wrong usage, 130 interrupted. Ctrl-C ends a
+command that follows the log with 0, since that is its normal end.
 """
 
 import json
@@ -137,7 +138,11 @@ pipeline.add_command(what_if_alerts)
     help="The first entry of a new output directory: oldest, snapshot (with --directory), or an index.",
 )
 @click.option(
-    "--window", default=DEFAULT_WINDOW, show_default=True, callback=a_window, help="Length of log time of each row."
+    "--window",
+    default=DEFAULT_WINDOW,
+    show_default=True,
+    callback=a_window,
+    help="The span of log time that each row covers.",
 )
 @engine_options
 @click.option(
@@ -157,7 +162,7 @@ pipeline.add_command(what_if_alerts)
 @click.option(
     "--submit/--no-submit",
     default=None,
-    help="Submit factors on the costs of leaves to the farms. Default: yes, but not with --once or --farms.",
+    help="Submit factors on the costs of leaves to the farms. Default: yes with --node, except with --once.",
 )
 @click.option(
     "--client-key",
@@ -170,7 +175,7 @@ pipeline.add_command(what_if_alerts)
     "with_events",
     default=True,
     show_default=True,
-    help="Also read the traces of the nodes. A directory does not have traces.",
+    help="Also read the traces of the nodes. This needs --node or --trace-files.",
 )
 @click.option(
     "--trace-files",
@@ -181,8 +186,8 @@ pipeline.add_command(what_if_alerts)
 @click.option(
     "--watch/--no-watch",
     default=None,
-    help="Watch each server: keep its sessions, health and missing reports (table transitions). Default: yes, but not"
-    " with --once.",
+    help="Watch each server: keep its sessions, health and missing reports (table transitions). Default: yes; with"
+    " --once only if alerts are on.",
 )
 @click.option(
     "--metrics",
@@ -256,7 +261,11 @@ def run(*, place: LogPlace, engine: Engine, alerts: AlertPlace | None, **options
 @click.option("--to", "last", required=True, type=click.IntRange(min=1), help="The last index.")
 @output_option("A separate directory. After an interruption the same command continues in it.", is_required=True)
 @click.option(
-    "--window", default=DEFAULT_WINDOW, show_default=True, callback=a_window, help="Length of log time of each row."
+    "--window",
+    default=DEFAULT_WINDOW,
+    show_default=True,
+    callback=a_window,
+    help="The span of log time that each row covers.",
 )
 @engine_options
 @click.option(
@@ -296,7 +305,8 @@ def backfill(
             "maxEntriesPerBatch": str(entries_per_batch),
         }
         if not (output / RANGE_FILE).is_file():
-            # A directory with a recorded range is not used for another range.
+            # A repetition skips this check: it passed when the range was recorded, and `claim_range` refuses another
+            # range.
             place.refuse_outside(first, last)
         held.enter_context(alone_in(output, line.print_line))
         claim_range(output, first, last)
@@ -332,7 +342,8 @@ def generate_log(*, routers: int, days: float, seed: int, output: Path, labels: 
     if routers > SERVERS_MAX:
         echo(
             f"A farm holds {SERVERS_MAX} servers, so {routers} routers make a log that no farm can have. It is for load"
-            " tests of the tables; `what-if` and the weighing take only the servers that reported last.",
+            f" tests of the tables; `what-if` and the weighing use only the {SERVERS_MAX} servers with the most recent"
+            " reports.",
             err=True,
         )
     with reported_errors(line):

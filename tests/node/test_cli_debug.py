@@ -1,4 +1,4 @@
-"""`garlicfarm debug` as a command: content of the file, unresponsive nodes, and failures."""
+"""`garlicfarm debug`: the command's files and failures; the node's profiles, stacks, settings and versions."""
 
 import errno
 import json
@@ -84,9 +84,13 @@ def test_existing_file_is_kept(tmp_path: Path, garlicfarm: Callable[..., Result]
     assert (tmp_path / "found.tar.gz").read_text() == "mine"
 
 
-def test_missing_directory_is_reported_in_one_line(garlicfarm: Callable[..., Result]) -> None:
+def test_missing_directory_is_reported_in_one_line(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
     result = garlicfarm("--output", "nowhere/found.tar.gz")
-    assert (result.exit_code, result.stderr) == (1, "garlicfarm: nowhere/found.tar.gz: No such file or directory\n")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"garlicfarm: nowhere/found.tar.gz: No such file or directory; the directory {tmp_path / 'nowhere'} does not"
+        " exist: name another place, or make the directory\n"
+    )
 
 
 def test_partial_file_is_removed_on_full_disk(
@@ -183,5 +187,5 @@ def test_debug_settings_omit_user_names() -> None:
     }
 
 
-def test_versions_list_project_python_system_libraries() -> None:
+def test_versions_include_project_python_system_and_libraries() -> None:
     assert {"garlicfarm", "python", "system", "trio", "msgspec", "cryptography"} <= debugging.versions().keys()

@@ -1,4 +1,4 @@
-"""The grant of an invitation: only keys that a leader has confirmed leave a node of a created farm."""
+"""The grant of an invitation: after the creation of a farm, a node gives out only keys that a leader has confirmed."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +23,10 @@ JOINER = Joiner(bytes(32), "site-2")
 
 
 class Node:
-    """A node, and the replica and identities of its server. Another node has replaced the keys."""
+    """A fake node, also used as its own replica and identities.
+
+    At first it has the old farm key; another node has already replaced it.
+    """
 
     def __init__(self, directory: Path, *, cluster_id: bytes | None = bytes(16)) -> None:
         file = directory / "node.toml"

@@ -1,4 +1,4 @@
-"""Users per cluster, from the farm's key, and users per server, from files."""
+"""Users: the farm key defines them for the whole cluster, and files define them for one server."""
 
 import errno
 import os
@@ -102,7 +102,7 @@ async def test_unchanged_users_files_are_opened_once(
     assert users.login("a:1") == Credentials("b", "d")
 
 
-async def test_failed_reading_of_unchanged_file_is_retried(
+async def test_failed_reading_is_retried_without_another_change(
     tmp_path: Path, farm_keys: FarmKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alarms = Alarms(EventLog("node", lambda: 0))
@@ -125,7 +125,7 @@ async def test_failed_reading_of_unchanged_file_is_retried(
     assert users.password_of("south") == "two"
 
 
-async def test_users_file_reload_keeps_old_one_on_error(tmp_path: Path, farm_keys: FarmKeys) -> None:
+async def test_invalid_users_file_keeps_previous_users(tmp_path: Path, farm_keys: FarmKeys) -> None:
     alarms = Alarms(EventLog("node", lambda: 0))
     users_file = private(tmp_path / "users", "north:one\nsouth:two\n")
     users = Users(farm_keys, read_files(users_file=users_file))

@@ -144,9 +144,18 @@ def test_i2pd_tunnel_without_fixed_address_has_problem(lines: bytes, problem: st
     assert problem in found.problem
 
 
-@each_case("line", [b"[web]", b"[open", b"type = http", b"no value", b"= value"])
-def test_i2pd_tunnels_that_i2pd_ignores_are_refused(line: bytes) -> None:
-    with pytest.raises(RouterFileError, match="ignores the whole file"):
+@each_case(
+    "line, cause",
+    [
+        (b"[web]", "the section is repeated"),
+        (b"[open", "its `]` is missing"),
+        (b"type = http", "a key is repeated"),
+        (b"no value", "`=` is missing"),
+        (b"= value", "a key is repeated or missing"),
+    ],
+)
+def test_i2pd_tunnels_that_i2pd_ignores_are_refused(line: bytes, cause: str) -> None:
+    with pytest.raises(RouterFileError, match=f"line 3: i2pd ignores the whole file: .*{cause}"):
         read_i2pd_tunnels(b"[web]\ntype = http\n" + line + b"\n")
 
 

@@ -10,8 +10,8 @@ COMMANDS = {
         "serve": LazyCommand("bridge.cli.kraft.serve:serve", "Run one server of a quorum: a voter or an observer."),
         "describe": LazyCommand("bridge.cli.kraft.describe:describe", "Show a quorum as its leader sees it."),
         "log": LazyCommand("bridge.cli.kraft.log:log", "Print committed records of the log."),
-        "add-voter": LazyCommand("bridge.cli.kraft.voters:add_voter", "Make a server that follows a voter."),
-        "remove-voter": LazyCommand("bridge.cli.kraft.voters:remove_voter", "Make a voter an observer."),
+        "add-voter": LazyCommand("bridge.cli.kraft.voters:add_voter", "Turn an observer into a voter."),
+        "remove-voter": LazyCommand("bridge.cli.kraft.voters:remove_voter", "Turn a voter into an observer."),
         "random-uuid": LazyCommand("bridge.cli.kraft.format:random_uuid", "Print a new id."),
     }
 }

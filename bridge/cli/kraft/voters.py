@@ -28,7 +28,7 @@ _LOOK_AGAIN_S = 0.25
 
 @click.command("add-voter")
 @click.option("--config", "-c", type=file_path, metavar="FILE", help="The settings of the new voter.")
-@click.option("--voter-id", type=click.IntRange(0), help="Its node.id, without --config.")
+@click.option("--voter-id", type=click.IntRange(0), help="The node.id of the new voter, if --config is not given.")
 @click.option("--voter-directory-id", metavar="UUID", help="Its directory.id, as in its meta.properties.")
 @click.option("--listener", metavar="NAME://HOST:PORT", help="The address of its listener.")
 @quorum_options
@@ -42,7 +42,7 @@ def add_voter(
     listener: str | None,
     as_json: bool,
 ) -> None:
-    """Make an observer of the quorum a voter, and wait until the change is committed.
+    """Turn an observer of the quorum into a voter, and wait until the change is committed.
 
     Start the server first: it must have caught up. On its own machine, --config replaces the other options.
     """
@@ -68,7 +68,7 @@ def add_voter(
 @json_option
 @yes_option
 def remove_voter(quorum: Quorum, *, voter_id: int, voter_directory_id: str | None, yes: bool, as_json: bool) -> None:
-    """Make a voter an observer, and wait until the change is committed. The leader may remove itself."""
+    """Turn a voter into an observer, and wait until the change is committed. The leader may remove itself."""
     with needs_kafka(), failures(kafka.KafkaWireError):
         directory = None if voter_directory_id is None else kafka.uuid_of_text(voter_directory_id)
     if not yes:

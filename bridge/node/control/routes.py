@@ -182,4 +182,4 @@ def parameters_of(route: Route[Any], query: str) -> tuple[dict[str, int], dict[s
 def _number(name: str, text: str) -> int:
     if text.isascii() and text.isdigit() and len(text) <= len(str(NUMBER_LIMIT)) and int(text) <= NUMBER_LIMIT:
         return int(text)
-    raise Refused(400, "bad-query", f"{name} is {text[:40]!r}, not a number from 0 on")
+    raise Refused(400, "bad-query", f"{name} is {text[:40]!r}, not a number from 0 to {NUMBER_LIMIT}")

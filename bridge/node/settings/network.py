@@ -216,8 +216,8 @@ class ConsensusSettings:
     admit: Annotated[
         AdmissionChoice,
         Setting(
-            'nodes beyond the founders: `"ask"` waits for `garlicfarm node approve`; `"all"` admits each node with'
-            " the key file, one in a reporting period. It applies while this node leads, so set it alike on all",
+            'nodes beyond the founders: `"ask"` waits for `garlicfarm node approve`; `"all"` admits nodes with the'
+            " key file, one in a reporting period. It applies while this node leads, so set it alike on all",
             shared=True,
             reported="admit",
         ),

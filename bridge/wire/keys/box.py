@@ -10,8 +10,8 @@ would have to be generated, stored, distributed, and bound to the identity key b
 The time of use is chosen by the author: it may be any 64 bits, and `gossip.Keyring.rekeyed` replaces it if it is out of
 range. If the recipient refused the box because of the time, it would lack the farm's key.
 
-A box does not authenticate its author, since all members know all public keys. In the log the signature of the entry
-authenticates it. For a node without a log, an `Offer` carries the box with a member's signature.
+A box does not authenticate its author, since all members know all public keys. In the log, the signature of the entry
+authenticates the author. For a node without a log, an `Offer` carries the box with a member's signature.
 """
 
 import os
@@ -40,7 +40,7 @@ OFFER_BYTES: Final = BOX_BYTES + PUBLIC_KEY_BYTES + _SIGNATURE_BYTES
 
 
 class KeyBoxError(ValueError):
-    """A box or an offer that is for another node, damaged, or not signed by a member."""
+    """A box or an offer that cannot be made, is for another node, is damaged, or has an invalid signature."""
 
 
 class EraKey(Struct, frozen=True):
@@ -48,7 +48,7 @@ class EraKey(Struct, frozen=True):
 
     era: int
     used_at: int
-    """Time of use of the key, by the clock of the keyring; unchecked if it comes from a box."""
+    """Lamport time of the choice of this key as the primary. A value from a box is unchecked."""
     key: bytes
 
     def __repr__(self) -> str:
@@ -95,7 +95,10 @@ class Offer(Struct, frozen=True):
 
 
 def sign_offer(box: bytes, recipient: bytes, label: bytes, sponsor: Ed25519PrivateKey) -> bytes:
-    """Return the box, signed by this node for the NodeId `recipient`: the node confirms the farm's present key."""
+    """Return the box with this node's signature for the NodeId `recipient`.
+
+    By the signature, this node confirms that the box holds the farm's present key.
+    """
     return box + sponsor.public_key().public_bytes_raw() + sponsor.sign(_OFFER + label + recipient + box)
 
 

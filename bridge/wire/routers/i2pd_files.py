@@ -1,8 +1,8 @@
 """i2pd's files: `i2pd.conf`, and `tunnels.conf` with the files of `tunnels.d`.
 
     i2pd.conf       [section] and `name = value`; `#` begins a comment anywhere      ─▶ "i2cp.enabled" → Option
-    tunnels.conf    a section for each tunnel; `#` or `;` at its beginning           ─▶ ServerTunnel
-                    makes a line a comment
+    tunnels.conf    a section for each tunnel; a line that begins with `#` or `;`    ─▶ ServerTunnel
+                    is a comment
 
 i2pd, like this module, reads the two with different parsers (Boost's program options and its property tree). i2pd
 ignores a whole file of tunnels with a repeated section or key, or with a line without `=`. This module raises
@@ -78,14 +78,18 @@ def _sections(data: bytes) -> dict[str, dict[str, str]]:
             name, bracket, _ = text[1:].partition("]")
             name, values = name.strip(), {}
             if not bracket or name in found:
-                raise RouterFileError(f"line {number}: i2pd ignores the whole file: the section is repeated or open")
+                raise RouterFileError(
+                    f"line {number}: i2pd ignores the whole file: the section is repeated, or its `]` is missing"
+                )
             found[name] = values
             if len(found) > TUNNELS_MAX:
                 raise RouterFileError(f"it has more than {TUNNELS_MAX} tunnels")
             continue
         key, value = pair_of(text, number)
         if "=" not in text or not key or key in values:
-            raise RouterFileError(f"line {number}: i2pd ignores the whole file: a key is repeated or lacks its value")
+            raise RouterFileError(
+                f"line {number}: i2pd ignores the whole file: a key is repeated or missing, or `=` is missing"
+            )
         values[key] = value
     return found
 

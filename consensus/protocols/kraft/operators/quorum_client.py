@@ -147,7 +147,7 @@ class QuorumClient:
     async def add_voter(
         self, cluster_id: str, voter_id: int, directory_id: UUID, listeners: Sequence[Endpoint], timeout_ms: int
     ) -> ChangeAnswer:
-        """Make an observer a voter, and wait until the change is committed. Raises `QuorumClientError`."""
+        """Turn an observer into a voter, and wait until the change is committed. Raises `QuorumClientError`."""
         request = admin.AddRaftVoterRequest(
             cluster_id=cluster_id,
             timeout_ms=timeout_ms,
@@ -160,7 +160,7 @@ class QuorumClient:
         return await self._change(request, timeout_ms)
 
     async def remove_voter(self, cluster_id: str, voter_id: int, directory_id: UUID, timeout_ms: int) -> ChangeAnswer:
-        """Make a voter an observer, and wait until the change is committed. Raises `QuorumClientError`."""
+        """Turn a voter into an observer, and wait until the change is committed. Raises `QuorumClientError`."""
         request = admin.RemoveRaftVoterRequest(
             cluster_id=cluster_id, voter_id=voter_id, voter_directory_id=directory_id
         )
