@@ -96,15 +96,14 @@ def test_second_init_does_not_overwrite(garlicfarm: Call, tmp_path: Path) -> Non
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
 
 
-@pytest.mark.parametrize("command", ["init", "join"])
+PUBLIC = (("--bind", "8.8.8.8:17668"), "gossip.bind")
+FOREIGN = (("--bind", "192.168.250.250:17668"), "Cannot assign requested address; give an address of this machine")
+NAME = (("--name", "no name", *BIND), "name: 'no name'")
+
+
 @pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (("--bind", "8.8.8.8:17668"), "gossip.bind"),
-        (("--bind", "192.168.250.250:17668"), "Cannot assign requested address; give an address of this machine"),
-        (("--name", "no name", *BIND), "name: 'no name'"),
-    ],
-    ids=["public", "foreign", "name"],
+    ("command", "options", "reason"),
+    [("init", *PUBLIC), *((command, *each) for command in ("init", "join") for each in (FOREIGN, NAME))],
 )
 def test_wrong_option_is_refused_before_files_and_token(
     garlicfarm: Call,
@@ -123,6 +122,21 @@ def test_wrong_option_is_refused_before_files_and_token(
     assert refused.exit_code == 1
     assert reason in refused.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("allow_wan", [True, False])
+def test_join_accepts_public_address_if_bundle_does(
+    garlicfarm: Call, monkeypatch: pytest.MonkeyPatch, *, allow_wan: bool
+) -> None:
+    async def redeem(*_: object) -> Granted:
+        return Granted(bundle_text(new_farm_key(3), {"gossip": {"allow_wan": allow_wan}}), "site-a", ())
+
+    monkeypatch.setattr(join_command, "redeem", redeem)
+    monkeypatch.setattr("bridge.node.settings.network.may_gossip", lambda _: False)
+    done = garlicfarm("join", str(Token((InviterAddress("127.0.0.1", 1),), bytes(32), bytes(16))), *BIND, "--no-start")
+    assert (done.exit_code == 0) is allow_wan, done.output
+    assert ("gossip.bind" in done.stderr) is not allow_wan
+    assert (default_configuration() is not None) is allow_wan
 
 
 def test_init_with_wrong_clock_does_not_write(

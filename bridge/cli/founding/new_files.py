@@ -137,8 +137,12 @@ def own_settings(name: str | None, bind: str | None) -> dict[str, Any]:
 
 
 def check_own_settings(places: Places, settings: Mapping[str, Any]) -> None:
-    """Raise errors of the configuration and of files before a command uses a token that is valid only once."""
-    _check_address(check_text(places.configuration, configuration_text(places, settings)))
+    """Raise errors of the configuration and of files before a command uses a token that is valid only once.
+
+    The bundle may permit addresses of the internet; `write_files` checks the settings together with the bundle.
+    """
+    permitted = merged(settings, {"gossip": {"allow_wan": True}}) if "gossip" in settings else settings
+    _check_address(check_text(places.configuration, configuration_text(places, permitted)))
 
 
 def merged(own: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
