@@ -291,12 +291,19 @@ def update_at(ms: int, counter: int = 0) -> Update:
     return Update((BASE_S + ms // 1000).to_bytes(4) + counter.to_bytes(8), proven=True)
 
 
-@pytest.mark.parametrize(("days", "status"), [(40, ReqidStatus.NEW), (0.3, ReqidStatus.EXPIRED)])
-def test_correction_lets_new_reqids_count_again(days: float, status: ReqidStatus) -> None:
+@pytest.mark.parametrize(
+    ("days", "level", "status"),
+    [
+        (40, BOUNDS_LEVEL, ReqidStatus.NEW),
+        (0.3, BOUNDS_LEVEL, ReqidStatus.EXPIRED),
+        (40, BOUNDS_LEVEL - 1, ReqidStatus.EXPIRED),
+    ],
+)
+def test_correction_lets_new_reqids_count_again(days: float, level: int, status: ReqidStatus) -> None:
     """After a small correction, clients may still repeat updates with reqids of the wrong time."""
     ahead_ms = round(days * 86_400) * 1000
     farm = far_ahead(ahead_ms)
-    farm.farm.state = replace(farm.farm.state, level=BOUNDS_LEVEL)
+    farm.farm.state = replace(farm.farm.state, level=level)
     reqids = farm.farm.reqids = Reqids(limit=2)
     farm.farm.reqids.admit(update_at(0, 7), 1, BASE_MS)
     for counter in (1, 2, 3):
@@ -318,4 +325,7 @@ def test_correction_frees_the_share_of_an_author() -> None:
         assert reqids.admit(ahead, counter, BASE_MS + 40 * 86_400_000) is ReqidStatus.NEW
     farm.reports({1: 60_000, 2: 60_000, 3: 60_000})
     farm.append(Correction(BASE_MS + 60_000))
-    assert reqids.judge(replace(update_at(61_000), author=author), BASE_MS + 61_000) is ReqidStatus.NEW
+    # Only a table with a reqid is loaded from its dump.
+    reqids.admit(replace(update_at(60_000), proven=False), farm.index, BASE_MS + 60_000)
+    later = replace(update_at(61_000), author=author)
+    assert Reqids.load(reqids.dump()).judge(later, BASE_MS + 61_000) is ReqidStatus.NEW
