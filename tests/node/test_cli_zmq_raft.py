@@ -15,6 +15,7 @@ import trio
 from click.testing import CliRunner, Result
 
 from bridge.cli.main import cli
+from bridge.cli.zmq_raft import cluster as cluster_commands
 from bridge.node.security.key_files import save_curve_key
 from bridge.wire.keys.curve_key import new_curve_key, to_z85
 from consensus.core.entry_data import configuration_entry
@@ -209,7 +210,8 @@ def test_updates_can_be_sent_in_parallel(cluster: Cluster, zmq_raft: Callable[..
 def test_failed_update_ends_command_with_reason(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
     result = zmq_raft("update", "one", "expired", "three")
     assert result.exit_code == 1
-    assert "is too old, or too far in the future, or the peer does not permit this update" in result.stderr
+    assert "The id is too old or too far in the future, or the peer does not permit this request" in result.stderr
+    assert "A farm permits JSON objects of clients with a listed key" in result.stderr
     assert cluster.updates == [b"one", b"expired"]
 
 
@@ -293,6 +295,17 @@ def test_members_are_shown_then_changed(cluster: Cluster, zmq_raft: Callable[...
     refused = zmq_raft("config", "add", f"3={three.url}")
     assert "the cluster refuses these members: no change in cluster membership (Error)" in refused.stderr
     assert len(cluster.changes) == 4
+
+
+def test_unprompted_set_does_not_read_present_members(
+    cluster: Cluster, zmq_raft: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def config(*_: object) -> None:
+        raise AssertionError("the present members are read")
+
+    monkeypatch.setattr(cluster_commands, "_config", config)
+    assert zmq_raft("config", "set", "3=tcp://127.0.0.1:3", "--yes").exit_code == 0
+    assert cluster.changes == [(Peer("3", "tcp://127.0.0.1:3"),)]
 
 
 def test_cluster_with_keys_replies_only_to_listed_key(tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ class Cluster(Struct, frozen=True):
 def _reason(error: Exception) -> str:
     if isinstance(error, protocol.NoAnswerError) and not error.has_peer_replied:
         return f"{error}\nA peer does not answer a client that names another cluster: is --ident right?"
+    if isinstance(error, protocol.RequestExpiredError):
+        return f"{error}.\nA farm permits JSON objects of clients with a listed key: `[zmq] write`, `keys` of its node."
     return str(error)
 
 
@@ -419,10 +421,10 @@ def config(
     named = None if change == "remove" else [parse_peer(each) for each in peers]
 
     async def new_members(client: "protocol.ZmqRaftClient", patience_s: float) -> list["protocol.Peer"]:
+        if named is not None and change == "set":
+            return named
         _, present = await _config(client, patience_s)
-        if named is None:
-            return _without(present, peers)
-        return named if change == "set" else list(dict.fromkeys((*present, *named)))
+        return _without(present, peers) if named is None else list(dict.fromkeys((*present, *named)))
 
     async def change_members(client: "protocol.ZmqRaftClient", patience_s: float) -> tuple[list["protocol.Peer"], int]:
         members = await new_members(client, patience_s)
@@ -430,7 +432,7 @@ def config(
 
     if change != "add":
         if not yes:
-            cluster.ask(new_members)
+            cluster.ask(_config if change == "set" else new_members)
         confirm(f"{'Leave' if change == 'set' else 'Remove'} {', '.join(peers)} {_ENDS[change]}", yes=yes)
 
     members, index = cluster.ask(change_members)

@@ -373,7 +373,7 @@ def is_url(url: str) -> bool:
 
 def _expired(request_id: bytes) -> RequestExpiredError:
     return RequestExpiredError(
-        f"the request id {request_id.hex()} is too old, or too far in the future, or the peer does not permit this"
-        " update, so it is not committed now. Compare the clocks, and make a new id if it was never committed before."
-        " A farm permits JSON objects of clients with a listed key: `[zmq] write` and `keys` of its node"
+        f"the request with the id {request_id.hex()} is not committed now. The id is too old or too far in the future,"
+        " or the peer does not permit this request. Compare the clocks, and make a new id if the request was never"
+        " committed before"
     )
