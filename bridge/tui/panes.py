@@ -240,8 +240,9 @@ def _question_lines(question: Question, answer: str, canvas: Canvas) -> list[Tex
 
 
 def _wrapped(text: str, canvas: Canvas) -> list[str]:
-    """Return the text in as many lines as it takes, with a blank at both ends."""
-    return textwrap.wrap(printable(text), max(LEAST_WIDTH, canvas.width) - 2) or [""]
+    """Return each line of the text in as many lines as it takes, with a blank at both ends."""
+    width = max(LEAST_WIDTH, canvas.width) - 2
+    return [part for line in text.split("\n") for part in textwrap.wrap(printable(line), width) or [""]]
 
 
 def _start_again(data: ScreenData, canvas: Canvas) -> list[Text]:
@@ -367,12 +368,12 @@ def _full(section: ScreenSection) -> int:
 
 def _stacked(sections: Sequence[ScreenSection], canvas: Canvas, room: int) -> list[Text]:
     """Return sections above one another: each gets a few lines, then its wanted lines, in their order."""
-    wants = []
+    heights = []
     for section in sections:
         full = _full(section)
-        wants.append(Height(min(full, (section.title is not None) + section.least), full))
+        heights.append(Height(min(full, (section.title is not None) + section.least), full))
     lines: list[Text] = []
-    for section, given in zip(sections, share(room, wants), strict=True):
+    for section, given in zip(sections, share(room, heights), strict=True):
         left = given
         if left > 0 and section.title is not None:
             lines.append(section.title)

@@ -477,7 +477,7 @@ def _done(order: Order) -> Callable[[ControlClient], Awaitable[str]]:
                 ]
                 return "; ".join(texts)
             case Evict(node_id, _):
-                return " | ".join(map(str.strip, eviction_lines(await client.evict_node(node_id))))
+                return "\n".join(eviction_lines(await client.evict_node(node_id)))
             case Leave(name):
                 await client.leave()
                 return f"{name} leaves the farm and stops."

@@ -399,6 +399,12 @@ def test_long_notice_is_complete() -> None:
     assert state.notice in " ".join(text.split())
 
 
+def test_lines_of_notice_stay_apart() -> None:
+    notice = f"Remove each of these keys:{' x' * 30}\n  garlicfarm node remove-client a\nb"
+    lines = drawn(draw(ViewState(notice=notice), ScreenData(farm_view(), History()), 80, 24, color=False), 80, 24)
+    assert [line.strip() for line in lines.splitlines()[-3:]] == ["x x x x", "garlicfarm node remove-client a", "b"]
+
+
 def test_alarms_of_local_farm_are_ordered_by_severity() -> None:
     alarms = (AlarmView("certificate", "ends", "renew"), AlarmView("no-quorum", "nothing", "start the others"))
     farm = local_farm(3)
