@@ -40,13 +40,18 @@ async def test_failed_write_keeps_older_file(tmp_path: Path) -> None:
     assert PublishedStore(tmp_path / "missing").second(ONE) == 0
 
 
-async def test_second_of_other_master_remains_after_slow_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("node_ends", [False, True])
+async def test_second_of_other_master_remains_after_slow_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, node_ends: bool
+) -> None:
     store, disk_is_free = PublishedStore(tmp_path), hold_first_write(monkeypatch)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.note, ONE, 5)
         await wait_all_tasks_blocked()
         nursery.start_soon(store.note, OTHER, 6)
         await wait_all_tasks_blocked()
+        if node_ends:
+            nursery.cancel_scope.cancel()
         disk_is_free.set()
     later = PublishedStore(tmp_path)
     assert (later.second(ONE), later.second(OTHER)) == (5, 6)

@@ -56,7 +56,8 @@ class PublishedStore:
         self._seconds = {**others, master_hash.hex(): second}
         if self._path is None:
             return
-        # The tasks of several masters call this: older content must not replace newer content.
+        # The tasks of several masters call this: older content must not replace newer content. The shield also stores a
+        # second that waits for another write when the node ends, because its router already has the structure.
         with suppress(OSError), trio.CancelScope(shield=True):
             async with self._one_writer:
                 content = msgspec.json.encode(_PublishedFile(self._seconds))
