@@ -122,6 +122,13 @@ def test_top_redraws_at_new_size_and_ends_by_interrupt(tmp_path: Path) -> None:
         assert shown.process.wait(TIMEOUT_S) == 0
 
 
+def test_terminal_without_size_has_size_of_environment(tmp_path: Path) -> None:
+    with top(tmp_path, NO_COLOR="1", COLUMNS="40", LINES="10") as shown:
+        shown.wait_for(b"p publish")
+        shown.resize(0, 0, shown.process.pid)
+        shown.wait_for(b" e  l  p  t  ?  / q s T X V L")
+
+
 def test_mouse_is_on_until_m_or_end(tmp_path: Path) -> None:
     with top(tmp_path) as shown:
         shown.wait_for(MOUSE_ON)
