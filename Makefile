@@ -51,12 +51,13 @@ pipeline: $(VENV)/pipeline.stamp
 run: $(VENV)/base.stamp
 	$(BIN)/garlicfarm up --nodes 3 $(if $(FOR),--for $(FOR))
 
-# Eight runs at the same time. Tests with real processes mostly wait, so they have four workers; the tests with Spark share
-# one JVM and one process. The other tests use the processors that they leave: `nice` prefers the real processes, which
-# would fail without processor time. Each worker collects all tests of its run, so these runs have no workers. Each
-# run's output appears at its end. A failed run does not prevent the others.
+# Eight runs at the same time. Tests with real processes mostly wait, so they have four workers; the tests with Spark
+# share one JVM and one process. The other tests use the processors that they leave: `nice` prefers the real processes,
+# which would fail without processor time. Each worker collects all tests of its run, so these runs have no workers.
+# Each run's output appears at its end. A failed run does not prevent the others.
 # tests/conftest.py orders tests. TESTS="tests/spec tests/wire" runs some tests.
 PARTS := node-1 node-2 pipeline-1 pipeline-2 simulation others
+.PHONY: $(PARTS:%=test-%)
 test: $(VENV)/all.stamp
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
@@ -83,8 +84,8 @@ PART_others := $(patsubst %,--ignore tests/%,end_to_end interop node pipeline si
 $(PARTS:%=test-%): test-%: $(VENV)/all.stamp
 	nice -n 3 $(BIN)/python -m pytest -q -m "not soak and not interop and not packages" $(PART_$*)
 
-# Builds the sources, the wheel, the Debian package and the container image. DEB_PYTHON=3.13 DEB_ARCH=arm64 select another
-# Debian release and architecture.
+# Builds the sources, the wheel, the Debian package and the container image. DEB_PYTHON=3.13 DEB_ARCH=arm64 select
+# another Debian release and architecture.
 WHEEL := $(PIP) wheel --no-deps --no-build-isolation
 STEP = printf '%s  %s\n' "$$(date +%T)"
 DEB_OPTIONS = $(if $(DEB_PYTHON),--python $(DEB_PYTHON)) $(if $(DEB_ARCH),--arch $(DEB_ARCH))
@@ -118,8 +119,8 @@ check: $(VENV)/all.stamp
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.structure
 
-# The Java I2P classes and a Java router on loopback read our structures and messages. Needs Maven and a Java development
-# kit.
+# The Java I2P classes and a Java router on loopback read our structures and messages. Needs Maven and a Java
+# development kit.
 JAVA_I2P := 2.7.0
 build/java/%-$(JAVA_I2P).jar:
 	mvn -q -B dependency:copy -Dartifact=net.i2p:$*:$(JAVA_I2P) -DoutputDirectory=$(abspath build/java)
@@ -129,9 +130,9 @@ interop: $(VENV)/all.stamp build/java/i2p-$(JAVA_I2P).jar build/java/router-$(JA
 		--ignore tests/interop/i2p --ignore tests/interop/s3 --ignore tests/interop/hdfs
 
 # A closed I2P network of 16 i2pd and four Java routers in a network namespace without a route out; the farm's stories
-# on it. Needs root, Debian's archive (its packages of i2pd and of the SSH server are unpacked, not installed), iproute2,
-# Maven and a Java development kit. TESTS="tests/interop/i2p/test_network.py" runs some stories. Maven does not offer
-# Java's SAM bridge: I2P_SOURCE=DIRECTORY, a checkout of its repository i2p.i2p, adds the story with it.
+# on it. Needs root, Debian's archive (its packages of i2pd and of the SSH server are unpacked, not installed),
+# iproute2, Maven and a Java development kit. TESTS="tests/interop/i2p/test_network.py" runs some stories. Maven does
+# not offer Java's SAM bridge: I2P_SOURCE=DIRECTORY, a checkout of its repository i2p.i2p, adds the story with it.
 I2P_BUILD := build/interop-i2p
 I2P_JAVA := tests/interop/i2p/java
 COUNTED := tests/interop/i2p/test_founding.py
@@ -172,9 +173,9 @@ interop-founding: dist
 	$(MAKE) interop-i2p TESTS=$(COUNTED)
 
 # Our ØMQ Raft with the npm package zmq-raft, on loopback. Needs Node, a C++ compiler and the headers of libzmq. The
-# package requires zeromq.js 5.2.8, which Node 20 cannot load, and omits its dependency `debug`; our package.json corrects
-# both. zeromq.js is compiled here with its own script, against this system's libzmq: npm 11 runs scripts of packages only
-# if they are allowed, and the prebuilt binaries of zeromq.js contain another libzmq.
+# package requires zeromq.js 5.2.8, which Node 20 cannot load, and omits its dependency `debug`; our package.json
+# corrects both. zeromq.js is compiled here with its own script, against this system's libzmq: npm 11 runs scripts of
+# packages only if they are allowed, and the prebuilt binaries of zeromq.js contain another libzmq.
 ZMQ_PACKAGE := build/interop-zmq
 $(ZMQ_PACKAGE).stamp: benchmarks/zmq_raft_js/package.json
 	@command -v node >/dev/null && command -v npm >/dev/null || \
@@ -290,8 +291,8 @@ docs: $(VENV)/docs.stamp
 	$(BIN)/zensical build --strict --clean -f build/zensical.toml
 	@echo "build/site/index.html"
 
-# Makes pictures of `top`, `up` and the browser page in their states: minutes. `make docs` shows them. SURFACES="top" makes
-# the pictures of one surface.
+# Makes pictures of `top`, `up` and the browser page in their states: minutes. `make docs` shows them. SURFACES="top"
+# makes the pictures of one surface.
 gallery: $(VENV)/all.stamp
 	$(BIN)/python -m tests.gallery $(SURFACES)
 	@echo "build/gallery/gallery.md"
@@ -308,24 +309,25 @@ $(VENV)/bench.stamp: constraints.txt $(VENV)/pipeline.stamp
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks
 
-# Simulates Raft under faults. ARGS="consensus --strategy zmq --seeds 2000" runs one protocol (append, fetch, zmq, kraft).
-# Other simulations and searches:
+# Simulates Raft under faults. ARGS="consensus --strategy zmq --seeds 2000" runs one protocol (append, fetch, zmq,
+# kraft). Other simulations and searches:
 # ARGS="gossip-fuzz --count 1000000", ARGS="gossip-experiments lifeguard",
 # ARGS="NAME --count 500000" with a fuzzer of tests/simulation/decoders.py, ARGS="garlic-farm-joins",
 # ARGS="log-time --seeds 1000".
 simulate: $(VENV)/all.stamp
 	$(BIN)/python -m tests.simulation $(ARGS)
 
-# Trials of whole farms in virtual time, under faults and load. SEEDS=0:20 ARGS="--minimize"; the page simulation.md has all
-# options.
+# Trials of whole farms in virtual time, under faults and load. SEEDS=0:20 ARGS="--minimize"; the page simulation.md has
+# all options.
 SEEDS ?= 0:20
 JOBS ?= 2
 simulate-farm: $(VENV)/all.stamp
 	nice $(BIN)/python -m tests.simulation.farm --seeds $(SEEDS) --jobs $(JOBS) $(ARGS)
 
-# Compares ten thousand members, with thirty peers each, with a thousand members: a quarter of an hour. Then ten thousand
-# trials of farms in chunks: about 19 hours of processor time. An interrupted run continues: it repeats neither the
-# comparison in build/gossip-large.txt nor the finished chunks in build/farm-trials.json. Delete both to begin again.
+# Compares ten thousand members, with thirty peers each, with a thousand members: a quarter of an hour. Then ten
+# thousand trials of farms in chunks: about 19 hours of processor time. An interrupted run continues: it repeats neither
+# the comparison in build/gossip-large.txt nor the finished chunks in build/farm-trials.json. Delete both to begin
+# again.
 build/gossip-large.txt: | $(VENV)/all.stamp
 	@mkdir -p $(@D)
 	nice $(BIN)/garlicfarm simulate gossip --members 10000 --capacity 30 --churn 0.2 --periods 200 --compare 1000 >$@.new
@@ -351,8 +353,8 @@ soak-upgrade: $(VENV)/all.stamp
 	$(BIN)/python -m tests.soak.upgrade --from $(UPGRADE_FROM)
 
 # Runs five nodes in network namespaces under partitions, delays, wrong clocks, bad disks, pauses, kills and power cuts,
-# and judges the history of clients of three protocols: docs/reference/soak-jepsen.md. Needs root, iproute2, nftables and
-# a C compiler. ARGS="--seed 7 --runs 3 --minutes 5" selects the faults.
+# and judges the history of clients of three protocols: docs/reference/soak-jepsen.md. Needs root, iproute2, nftables
+# and a C compiler. ARGS="--seed 7 --runs 3 --minutes 5" selects the faults.
 soak-jepsen: $(VENV)/all.stamp
 	$(BIN)/python -m tests.soak.jepsen $(ARGS)
 
