@@ -65,7 +65,7 @@ def test_arriving_reply_not_requested_again() -> None:
     assert bench.about.last == LogId(2, 1)
 
 
-def test_signs_of_life_sent_while_reply_arrives() -> None:
+def test_keep_alives_sent_while_reply_arrives() -> None:
     bench = FetchBench(1, options=LARGE)
     sent = receive_bytes(bench, bench.follow(), 3_000)
     assert 6 <= len(sent) <= 10
@@ -84,8 +84,8 @@ def test_first_contact_keeps_arriving_reply() -> None:
     """The reply to a keep-alive, or an announcement, can arrive before the large reply."""
     bench = FetchBench(1, options=LARGE)
     fetch = bench.follow()
-    (sign,) = receive_bytes(bench, fetch, 400)
-    bench.reply(sign)
+    (keep_alive,) = receive_bytes(bench, fetch, 400)
+    bench.reply(keep_alive)
     bench.begin(TWO, 1)
     bench.reply(fetch, [Entry.command(1, bytes(9_000_000))])
     assert bench.about.last == LogId(2, 1)
@@ -103,7 +103,7 @@ def test_bytes_of_other_server_not_leader_contact() -> None:
 def test_keep_alive_reply_is_empty() -> None:
     bench = FetchBench(1).lead()
     parked = bench.fetch(TWO, LogId(2, 2), commit=2)
-    sign = Fetch(
+    keep_alive = Fetch(
         term=bench.about.term,
         replica=TWO,
         position=LogId(1, 1),
@@ -114,7 +114,7 @@ def test_keep_alive_reply_is_empty() -> None:
         cluster_id=None,
         is_keep_alive=True,
     )
-    bench.receive(TWO, sign)
+    bench.receive(TWO, keep_alive)
     (reply,) = bench.sent(FetchReply, TWO)
     assert (parked, reply.entries, reply.error) == ([], (), None)
     # The parked fetch stays parked.
@@ -123,14 +123,14 @@ def test_keep_alive_reply_is_empty() -> None:
     assert [entry.data for entry in reply.entries] == [b"x"]
 
 
-def test_signs_of_life_keep_leader_of_large_record() -> None:
+def test_keep_alives_keep_leader_of_large_record() -> None:
     """The only follower needs a minute to receive the record, and does not send anything else."""
     bench = FetchBench(1, voters=2, options=LARGE).lead()
     bench.fetch(TWO, bench.about.last)
     held = bench.about.last
     bench.propose(bytes(8_000_000))
     for number in range(180):
-        sign = Fetch(
+        keep_alive = Fetch(
             term=bench.about.term,
             replica=TWO,
             position=held,
@@ -141,6 +141,6 @@ def test_signs_of_life_keep_leader_of_large_record() -> None:
             cluster_id=None,
             is_keep_alive=True,
         )
-        bench.receive(TWO, sign, after_ms=333)
+        bench.receive(TWO, keep_alive, after_ms=333)
         bench.step(DeadlineReached())
     assert bench.is_(Role.LEADER)

@@ -76,11 +76,11 @@ def test_absent_identity_lapses_after_lapse_time() -> None:
     assert is_lapsed(story.admitted, 3)
 
 
-@pytest.mark.parametrize("sign", ["report", "own entry", "configuration"])
-def test_identity_never_lapses_after_first_sign_of_life(sign: str) -> None:
+@pytest.mark.parametrize("activity", ["report", "own entry", "configuration"])
+def test_identity_never_lapses_after_first_activity(activity: str) -> None:
     story = Story()
     story.apply(Admission(ABSENT, "newcomer"))
-    match sign:
+    match activity:
         case "report":
             story.apply(report(3))
         case "own entry":

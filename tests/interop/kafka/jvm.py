@@ -48,7 +48,7 @@ STOP_TIMEOUT_S: Final = 30.0
 ANSWER_TIMEOUT_S: Final = 1.0
 LOG_TOPIC: Final = "__cluster_metadata"
 POLL_S: Final = 0.05
-LAST_WORDS_CHARACTERS: Final = 3000
+LAST_OUTPUT_CHARACTERS: Final = 3000
 _TAKEN: Final = re.compile(r"Creating new KRaft snapshot file snapshot 0*(\d+)-")
 _DOWNLOADED: Final = re.compile(r"after downloading snapshot OffsetAndEpoch\[offset=(\d+),")
 
@@ -132,7 +132,7 @@ class KafkaServer:
     def last_output(self) -> str:
         """Return the end of its output."""
         output = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
-        return output[-LAST_WORDS_CHARACTERS:]
+        return output[-LAST_OUTPUT_CHARACTERS:]
 
     def complaints(self) -> list[str]:
         """Return the lines of its log at ERROR and FATAL."""

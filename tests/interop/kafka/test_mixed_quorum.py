@@ -56,7 +56,7 @@ async def test_leadership_moves_between_both_kinds(
 
 @QUORUMS
 @MIXTURES
-async def test_committed_records_survive_kills_in_turn(
+async def test_committed_records_survive_kills_one_by_one(
     tmp_path: Path, ours: tuple[int, ...], theirs: tuple[int, ...], *, is_dynamic: bool
 ) -> None:
     """Twenty times SIGKILL: the other two continue, and the restarted server gets all committed records."""

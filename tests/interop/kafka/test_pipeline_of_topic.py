@@ -13,13 +13,13 @@ from pipeline.serve.query import QueryError, documents
 from tests.end_to_end.farm import START_BOUND_S, call, wait_until
 from tests.interop.kafka.test_readers import jars, needs_readers, node_with, records
 from tests.processes import child
+from tests.spark import QUICK_JVM
 
 pytestmark = [pytest.mark.interop, needs_readers, pytest.mark.timeout(3_900)]
 
 BEGIN_BOUND_S = 1_200.0
 """Limit for one command with Spark, which takes 25 s of processor time. A busy machine takes many times as long."""
-QUICK_START = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"
-"""Leaves out the second compiler of the JVM, which takes a third of the processor time of such a short command."""
+QUICK_START = f"spark.driver.extraJavaOptions={QUICK_JVM}"
 PAUSE_S = 90
 """Pause between two batches. The recovery must fit into it, because a task without a broker would end the run."""
 

@@ -152,7 +152,7 @@ async def test_our_client_commits_each_update_once_on_package_servers(tmp_path: 
 
 
 @every_group
-async def test_updates_survive_members_killed_in_turn(tmp_path: Path, programs: list[Program]) -> None:
+async def test_updates_survive_members_killed_one_by_one(tmp_path: Path, programs: list[Program]) -> None:
     recorder = Recorder()
     with trio.fail_after(STORY_S):
         async with (
