@@ -409,7 +409,7 @@ class _ClientConnection:
 async def _end(stream: trio.SocketStream) -> None:
     """Close a stream.
 
-    First read and discard unread bytes. Otherwise the kernel could drop bytes that were sent but not yet delivered.
+    First read and discard unread bytes. Otherwise the kernel could drop sent but undelivered bytes.
     """
     with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
         await stream.send_eof()
