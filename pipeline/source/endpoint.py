@@ -34,7 +34,7 @@ _PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----
 
 
 class RefusedError(PermissionError):
-    """A node refuses this program, or shows another identity: one of the two needs other credentials."""
+    """A node would refuse this program, or it shows another identity: one of the two needs other credentials."""
 
 
 class CredentialError(Exception):
@@ -151,7 +151,7 @@ class Endpoint:
         if url.hostname is None or url.port is None:
             raise ValueError("an address of TCP is https://HOST:PORT")
         if not credentials.fingerprints or not credentials.token:
-            raise ValueError("TCP needs a token and a certificate: --token-file and --certificate")
+            raise RefusedError("TCP needs a token and a certificate: --token-file and --certificate")
         self._connection = _PinnedConnection(url.hostname, url.port, credentials.fingerprints, patience_s)
         self._headers["Authorization"] = f"Bearer {credentials.token}"
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.source.daemon_pool import DaemonPool
-from pipeline.source.endpoint import LOST, CredentialError, Credentials, Endpoint, RefusedError, load_credentials
+from pipeline.source.endpoint import LOST, CredentialError, Credentials, Endpoint, load_credentials
 
 NO_CREDENTIALS = Credentials()
 ROUNDS = 20
@@ -225,7 +225,8 @@ class _Failures:
         foreign = [isinstance(error, _ForeignError) for error in self._errors.values()]
         if foreign and all(foreign):
             return FarmLogError(f"the tables contain the cluster {cluster} ({self}): {OTHER_CLUSTER}")
-        if self._errors and all(isinstance(error, RefusedError) for error in self._errors.values()):
+        # The system also refuses the control socket of another user.
+        if self._errors and all(isinstance(error, PermissionError) for error in self._errors.values()):
             return FarmRefusedError(
                 f"each node refuses the request ({self}): correct --token-file and --certificate, or run this command"
                 " as the user of the node"

@@ -1,6 +1,9 @@
 """Complete reads of a range of the log although nodes stop, lag, compact entries or belong to another cluster."""
 
 import copy
+import errno
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +17,7 @@ from pipeline.schemas import ENTRIES
 from pipeline.source import log_client, ranges
 from pipeline.source.endpoint import Credentials, Endpoint
 from pipeline.source.farm import FarmDataSource, FarmStreamReader
-from pipeline.source.log_client import FarmLog, FarmLogError, FarmSilentError, LogEntry
+from pipeline.source.log_client import FarmLog, FarmLogError, FarmRefusedError, FarmSilentError, LogEntry
 from pipeline.source.offsets import Offset
 from tests.pipeline.farm_log_server import MadeUpLog, serve_log, three_servers
 
@@ -90,6 +93,20 @@ def test_stream_continues_after_short_outage_of_farm(tmp_path: Path, monkeypatch
     monkeypatch.setattr(log_client, "SILENCE_SECONDS", -1.0)
     with pytest.raises(FarmSilentError, match="is the farm running"):
         stream.latestOffset(start, ReadAllAvailable())
+
+
+def test_unreadable_control_socket_is_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    with pytest.raises(FarmRefusedError, match=r"one\.sock: .*Permission denied.*as the user of the node"):
+        FarmLog(("one.sock",)).status()
+
+
+def test_tcp_without_credentials_is_refusal() -> None:
+    with pytest.raises(FarmRefusedError, match="TCP needs a token and a certificate"):
+        FarmLog(("https://host:1",)).statuses()
 
 
 def test_refusal_ends_run_at_start_and_later_after_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
