@@ -27,7 +27,8 @@ _NO_RIGHT = re.compile(
 _GIVE_RIGHT = "let this user write --output and its content, or choose another --output"
 _NO_MEMORY = re.compile(r"OutOfMemoryError|Java heap space|GC overhead limit")
 _GIVE_MEMORY = "name fewer --entries-per-batch"
-_ADVICE = ((_NO_SPACE, _FREE_SPACE), (_NO_RIGHT, _GIVE_RIGHT), (_NO_MEMORY, _GIVE_MEMORY), *REFUSALS)
+_ADVICE = ((_NO_SPACE, _FREE_SPACE), (_NO_RIGHT, _GIVE_RIGHT), (_NO_MEMORY, _GIVE_MEMORY))
+_KAFKA = "org.apache.kafka."
 _DECORATION = re.compile(r"\x1b\[[\d;]*m|\u21b3 *")
 """Colors and arrows in the texts of delta-rs."""
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning): .+")
@@ -49,7 +50,8 @@ def reason_of(failure: Exception | str) -> str:
     if own:
         return own[-1]
     cause = _cause(lines)
-    for pattern, advice in _ADVICE:
+    of_kafka = REFUSALS if any(_KAFKA in line for line in lines) else ()
+    for pattern, advice in (*_ADVICE, *of_kafka):
         # If advice is known, the line that it refers to is more useful than the first line.
         if found := [line.strip() for line in lines if pattern.search(line)]:
             shown = cause if pattern.search(cause) else found[0].removeprefix(_CAUSED)[:LINE_LIMIT]

@@ -237,6 +237,17 @@ def test_refusal_of_broker_is_not_retried(texts: tuple[str, ...], remedy: str) -
 
 
 @each_case(
+    "text",
+    [
+        "org.apache.hadoop.security.authorize.AuthorizationException: User a is not allowed",
+        "java.lang.IllegalStateException: Failed to construct the plan",
+    ],
+)
+def test_failure_outside_kafka_has_no_remedy_of_kafka(text: str) -> None:
+    assert reason_of(text) == text
+
+
+@each_case(
     "texts",
     [
         (f"{ERRORS}TimeoutException: Timed out waiting for a node assignment",),
