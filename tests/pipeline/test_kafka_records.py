@@ -243,7 +243,7 @@ def test_refusal_of_broker_is_not_retried(texts: tuple[str, ...], remedy: str) -
         "java.lang.IllegalStateException: Failed to construct the plan",
     ],
 )
-def test_failure_outside_kafka_has_no_remedy_of_kafka(text: str) -> None:
+def test_failure_outside_kafka_lacks_remedies_of_kafka(text: str) -> None:
     assert reason_of(text) == text
 
 
