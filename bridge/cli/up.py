@@ -27,7 +27,15 @@ from bridge.cli.failure import failures
 from bridge.cli.node_queries import LOCAL_FARM_DIRECTORY
 from bridge.cli.options import NumberRange, RespelledOption, directory_path, timeout_option
 from bridge.cli.printing import drawing_refusal, echo, written_apart
-from bridge.node.local.farm_files import SERVERS_MAX, LocalFarm, LocalFarmError, NodeFiles, locked, prepare
+from bridge.node.local.farm_files import (
+    SERVERS_MAX,
+    LocalFarm,
+    LocalFarmError,
+    NodeFiles,
+    locked,
+    prepare,
+    refuse_other_use,
+)
 from bridge.node.local.leaf_services import LeafServices, start_bridge
 from bridge.node.local.supervisor import Child, Command, run_children
 from bridge.node.local.watch import LocalWatch
@@ -107,6 +115,7 @@ def up(
         locked(directory),
         written_apart(),
     ):
+        refuse_other_use(directory)
         trio.run(_run, options)
 
 

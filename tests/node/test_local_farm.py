@@ -7,7 +7,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from bridge.cli import up as up_command
+from bridge.cli.main import cli
 from bridge.core.formation.founding import FormationState, Promise, founding_of
 from bridge.node.local import farm_files
 from bridge.node.local.farm_files import LOOPBACK, LocalFarm, LocalFarmError, locked, prepare
@@ -139,12 +142,19 @@ def test_farm_of_other_size_is_refused_unchanged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["formation.json", "node.toml", "master.key"])
-def test_directory_of_real_node_or_master_is_refused(tmp_path: Path, name: str) -> None:
+def test_directory_of_real_node_or_master_is_refused(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(up_command, "_run", fail_at_start)
     save_master_key(tmp_path / name, new_master_key())
     before = contents(tmp_path)
-    with pytest.raises(LocalFarmError, match=f"{name} does not belong to a demonstration"):
-        prepare(tmp_path, 3)
-    assert contents(tmp_path) == before
+    result = CliRunner().invoke(cli, ["up", "--state-dir", str(tmp_path)])
+    assert (result.exit_code, f"{name} does not belong to a demonstration" in result.stderr) == (1, True)
+    assert contents(tmp_path) == {**before, "up.lock": b""}
+
+
+async def fail_at_start(_: object) -> None:
+    pytest.fail("the farm starts")
 
 
 def test_directory_outside_utf_8_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,8 +116,7 @@ def locked(directory: Path) -> Iterator[None]:
 def prepare(directory: Path, servers: int, bridge: SamBridge | None = None) -> LocalFarm:
     """Make or complete the files of a farm of `servers` nodes below `directory`, with directories at a SAM bridge.
 
-    Raise LocalFarmError if the directory holds a farm of another size, files of a node, or the master key of a real
-    farm. Raise it too if a configuration cannot contain the path of the directory.
+    Raise LocalFarmError if the directory holds a farm of another size, or if a configuration cannot contain its path.
     """
     try:
         os.fspath(directory.absolute()).encode()
@@ -125,7 +124,6 @@ def prepare(directory: Path, servers: int, bridge: SamBridge | None = None) -> L
         raise LocalFarmError(
             f"{directory.absolute()}: TOML cannot name it; choose a place in UTF-8 with --state-dir"
         ) from error
-    _refuse_other_use(directory)
     continued = _farm_key(directory, servers)
     master = _master_key(directory)
     node_directories = [directory / f"node-{number}" for number in range(1, servers + 1)]
@@ -145,7 +143,7 @@ def prepare(directory: Path, servers: int, bridge: SamBridge | None = None) -> L
     return LocalFarm(directory, tuple(nodes), continued)
 
 
-def _refuse_other_use(directory: Path) -> None:
+def refuse_other_use(directory: Path) -> None:
     """Raise LocalFarmError if a demonstration would use the keys of a real farm, or write into the state of a node."""
     master = directory / "master.key"
     found = [each for each in (directory / FORMATION_FILE, directory / CONFIGURATION_NAME) if each.exists()]
