@@ -405,11 +405,8 @@ def count_batch(outcome: Outcome, seconds: float, metrics: RunMetrics) -> None:
 
 def newest_of(outcome: Outcome) -> dict[str, datetime]:
     """Return the log time of the newest entry of each farm in a batch."""
-    newest: dict[str, datetime] = {}
-    for farm in outcome.rows[FARMS].to_pylist() if FARMS in outcome.rows else []:
-        if farm["log_time"] is not None:
-            newest[farm["farm"]] = max(farm["log_time"], newest.get(farm["farm"], farm["log_time"]))
-    return newest
+    rows = outcome.rows[FARMS].sort_by("index").to_pylist() if FARMS in outcome.rows else []
+    return {each["farm"]: each["log_time"] for each in rows if each["log_time"] is not None}
 
 
 def start_events(

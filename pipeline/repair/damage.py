@@ -43,6 +43,8 @@ class LostRange:
 class Damage:
     """The findings about one output directory."""
 
+    notes: BatchNotes = field(compare=False)
+    """The record of batches, made from the tables if the stored one has a fault."""
     unreadable: tuple[TableSpec, ...] = ()
     """Tables whose log cannot be read."""
     lost_files: Mapping[str, tuple[StoredFile, ...]] = field(default_factory=dict)
@@ -58,11 +60,9 @@ class Damage:
     """Damaged derived tables, and those older than the record."""
     record: str = ""
     """The fault of the record of batches; empty if it belongs to the tables."""
-    notes: BatchNotes | None = field(default=None, compare=False)
-    """The record of batches, made from the tables if the stored one has a fault."""
 
     def __bool__(self) -> bool:
-        return self != Damage()
+        return self != Damage(self.notes)
 
     def lines(self) -> Iterator[str]:
         """Yield one line for each finding."""
@@ -120,6 +120,7 @@ def examine(output: Output) -> Damage:
     found = _lost_ranges(ranges, counts, spans, notes.next_entries(), of_topic=notes.of_topic)
     fault = "" if record.fault else checkpoint_fault(output, CHECKPOINT, notes)
     return Damage(
+        notes,
         tuple(unreadable),
         lost_by_table,
         tuple(inexact),
@@ -128,7 +129,6 @@ def examine(output: Output) -> Damage:
         _events_fault(output),
         _damaged_derived(output, notes),
         record.fault,
-        notes,
     )
 
 

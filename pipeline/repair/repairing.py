@@ -32,7 +32,7 @@ from pipeline.repair.record import CURRENT_FROM_BASE, REPAIRABLE, lost_files, st
 from pipeline.source.farms import SelectedLog, StreamFarms
 from pipeline.source.log_client import FarmLogError, shortened
 from pipeline.tables.batch_notes import BatchNotes
-from pipeline.tables.current import FROM_BASE, KEYS, ORDER, PREFIX, SCHEMAS, last_rows
+from pipeline.tables.current import FROM_BASE, KEYS, PREFIX, SCHEMAS, last_rows
 from pipeline.tables.delta import Table, TableSpec, stored_rows
 from pipeline.tables.files import BATCH, DAY, TableDamagedError
 from pipeline.tables.names import remember_names, salt_of
@@ -114,7 +114,7 @@ def _made_readable(output: Output, damage: Damage, notify: Notify) -> Damage:
     """Make the record of batches, and remove what cannot be read; return the remaining damage."""
     if not (damage.record or damage.unreadable or damage.lost_files):
         return damage
-    if damage.record and damage.notes is not None:
+    if damage.record:
         _begin_numbers(output, CHECKPOINT, damage.notes)
         notify("The record of batches was made from the tables.")
     for spec in damage.unreadable:
@@ -254,14 +254,14 @@ def current_rows(output: Output, spec: TableSpec) -> pa.Table:
         return _farms(output)
     (base,) = (each for each, current in FROM_BASE.items() if current == name)
     rows = stored_rows(output / base, BASE_SPECS[base].schema)
-    return last_rows(rows, KEYS[name], ORDER[name]).select(spec.schema.names)
+    return last_rows(rows, KEYS[name]).select(spec.schema.names)
 
 
 def _farms(output: Output) -> pa.Table:
     farms: dict[str, dict[str, Any]] = {}
-    for row in stored_rows(output / RANGES_SPEC.name, RANGES_SPEC.schema).to_pylist():
+    for row in stored_rows(output / RANGES_SPEC.name, RANGES_SPEC.schema).sort_by("last_index").to_pylist():
         if row["name"] == LOG_NAME and row["kind"] in {RangeKind.READ, RangeKind.UNCOUNTED}:
-            known = farms.setdefault(row["farm"], {"farm": row["farm"], "index": 0, BATCH: row[BATCH], "entries": 0})
+            known = farms.setdefault(row["farm"], {"farm": row["farm"], BATCH: row[BATCH], "entries": 0})
             _add(known, row)
     for row in stored_rows(output / "clocks", BASE_SPECS["clocks"].schema).sort_by("index").to_pylist():
         if (farm := farms.get(row["farm"])) is not None:
@@ -272,10 +272,11 @@ def _farms(output: Output) -> pa.Table:
 
 
 def _add(farm: dict[str, Any], row: dict[str, Any]) -> None:
-    """Extend a farm's range by a row of `ranges`."""
-    farm["index"] = max(farm["index"], row["last_index"])
+    """Extend a farm's range by a row of `ranges`, after those with earlier last indexes."""
+    farm["index"] = row["last_index"]
+    # A run also takes the log time of the last entry: a correction may have set it back.
+    farm["log_time"] = row["log_time"] or farm.get("log_time")
     farm["first_index"] = min(each for each in (farm.get("first_index"), row["first_index"]) if each is not None)
     farm[BATCH] = max(farm[BATCH], row[BATCH])
-    farm["log_time"] = max((each for each in (farm.get("log_time"), row["log_time"]) if each), default=None)
     known = (farm["entries"], row["row_count"])
     farm["entries"] = None if None in known else sum(known)

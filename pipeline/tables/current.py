@@ -10,9 +10,10 @@ History holds past states. For the current state, a reader would have to search 
 server. Most servers report in each period, so a batch changes most rows of its farms. It rewrites the files of these
 farms (`pipeline/tables/farm_files.py`).
 
-An older row never replaces a newer one. Of two rows with one key, the row with the higher index in the log remains (in
-`current_watched`, the row with the later time). So a repeated batch does not change a row. So the tables may contain
-rows of the next batch before that batch is written, except `current_farm`, which counts entries.
+An older row never replaces a newer one. Of two rows with one key, the row with the higher index in the log remains. So
+a repeated batch does not change a row, and the tables may contain rows of the next batch before that batch is written.
+Two tables have rows only of written batches: `current_farm` counts entries, and in `current_watched` the last written
+row remains. A missing report has no index, and a correction of log time can set the time of later changes back.
 """
 
 from collections.abc import Iterable, Sequence
@@ -66,7 +67,6 @@ KEYS: dict[str, tuple[str, ...]] = {
     "publishers": ("farm", "master"),
     "watched": ("farm", "server_id"),
 }
-ORDER = {"farm": "index", "routers": "index", "destinations": "index", "publishers": "index", "watched": "at"}
 FROM_BASE = {"reports": "routers", "destination_reports": "destinations", "publications": "publishers"}
 """The part of the current state from each base table's last rows."""
 SPECS = {name: TableSpec(f"{PREFIX}{name}", schema, KEYS[name], UNDO) for name, schema in SCHEMAS.items()}
@@ -104,14 +104,16 @@ class CurrentState:
 
 def _merged(name: str, known: pa.Table, rows: pa.Table) -> pa.Table:
     both = pa.concat_tables([known, rows.select(known.column_names).cast(known.schema)])
-    return _filled_up(both) if name == "farm" else last_rows(both, KEYS[name], ORDER[name])
+    if name == "farm":
+        return _filled_up(both)
+    return last_rows(both, KEYS[name], None if name == "watched" else "index")
 
 
-def last_rows(rows: pa.Table, keys: Sequence[str], order: str) -> pa.Table:
-    """Return the row with the highest `order` for each combination of keys; of several such the last."""
+def last_rows(rows: pa.Table, keys: Sequence[str], order: str | None = "index") -> pa.Table:
+    """Return the row with the highest `order` for each combination of keys; of several, or without it, the last."""
     if rows.num_rows <= 1:
         return rows
-    in_order = rows.take(pc.sort_indices(rows, sort_keys=[(order, "ascending")]))
+    in_order = rows if order is None else rows.take(pc.sort_indices(rows, sort_keys=[(order, "ascending")]))
     placed = in_order.select(list(keys)).append_column("_place", pa.array(range(rows.num_rows), pa.int64()))
     last = placed.group_by(list(keys), use_threads=False).aggregate([("_place", "max")])
     return in_order.take(last.column("_place_max").sort())

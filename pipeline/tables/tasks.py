@@ -38,7 +38,7 @@ from pipeline.decode.entries import SNAPSHOT
 from pipeline.output.buckets import Output, output_of
 from pipeline.schemas import ENTRIES, arrow_schema
 from pipeline.source.farm import FarmDataSource, FarmStreamReader
-from pipeline.tables.current import FROM_BASE, KEYS, ORDER, last_rows
+from pipeline.tables.current import FROM_BASE, KEYS, last_rows
 from pipeline.tables.files import PLAIN_ROWS, DataFile, PartWriter
 from pipeline.tables.offset_shards import OffsetShards
 from pipeline.tables.ranges import merged, range_rows
@@ -328,7 +328,7 @@ def _last_rows(
     for name, current in FROM_BASE.items():
         parts = [tables[name] for tables in (found, snapshot) if name in tables]
         if parts:
-            yield current, last_rows(pa.concat_tables(parts), KEYS[current], ORDER[current])
+            yield current, last_rows(pa.concat_tables(parts), KEYS[current])
 
 
 def farm_rows(entries: pa.Table, period_range_ms: tuple[int, int]) -> pa.Table:
@@ -340,7 +340,9 @@ def farm_rows(entries: pa.Table, period_range_ms: tuple[int, int]) -> pa.Table:
     )
     reach = counted.group_by("farm", use_threads=False).aggregate(
         [
-            *((name, "max") for name in ("farm_name", "index", "term", "log_time")),
+            *((name, "max") for name in ("farm_name", "index", "term")),
+            # A correction can set log time back.
+            ("log_time", "last"),
             ("entry_index", "min"),
             ("entry_index", "count"),
         ]
@@ -366,7 +368,7 @@ def farm_rows(entries: pa.Table, period_range_ms: tuple[int, int]) -> pa.Table:
             "farm": reach.column("farm"),
             "index": reach.column("index_max"),
             "term": reach.column("term_max"),
-            "log_time": reach.column("log_time_max"),
+            "log_time": reach.column("log_time_last"),
             "name": reach.column("farm_name_max"),
             "first_index": reach.column("entry_index_min"),
             "entries": reach.column("entry_index_count"),
@@ -412,8 +414,7 @@ def _made_small(name: str, parts: Sequence[pa.Table]) -> pa.Table:
     if len(parts) == 1:
         return rows
     if name.startswith(LAST):
-        current = name.removeprefix(LAST)
-        return last_rows(rows, KEYS[current], ORDER[current])
+        return last_rows(rows, KEYS[name.removeprefix(LAST)])
     if name == RANGES:
         return merged(rows)
     if name == WINDOWS:

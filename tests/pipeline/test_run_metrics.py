@@ -16,12 +16,12 @@ from click.testing import CliRunner
 from pipeline.cli.commands import run
 from pipeline.cli.options import serving_metrics
 from pipeline.lake import Lake
-from pipeline.run import count_batch, entries_in, may_have_more, may_leave_farms_waiting, places
+from pipeline.run import count_batch, entries_in, may_have_more, may_leave_farms_waiting, newest_of, places
 from pipeline.serve.metrics import LOOPBACK, RunMetrics, address
 from pipeline.source.kafka import MOST_OFFSETS, SERVERS
 from pipeline.source.shares import SHARE_LEAST
 from pipeline.tables.tasks import outcome_of, work
-from tests.pipeline.farm_log_server import arrow_entries_of, three_servers
+from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, three_servers
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -80,6 +80,16 @@ def test_batch_with_small_shares_may_be_a_turn(tmp_path: Path, count: int, *, ex
     log.entries = log.entries[:count]
     outcome = outcome_of(work(Lake(tmp_path, 60_000).plan, arrow_entries_of(log).to_batches()))
     assert (entries_in(outcome), may_leave_farms_waiting(outcome)) == (count, expected)
+
+
+def test_newest_log_time_of_farm_is_of_last_entry(tmp_path: Path) -> None:
+    log, days_ms = MadeUpLog(), 40 * 86_400_000
+    for by_ms in (days_ms, 1_000, 1_000 - days_ms, 1_000):
+        log.tick(by_ms)
+    for count in (1, 2, 3, 4):
+        batches = arrow_entries_of(log).combine_chunks().to_batches(max_chunksize=count)
+        outcome = outcome_of(each for batch in batches for each in work(Lake(tmp_path, 60_000).plan, [batch]))
+        assert newest_of(outcome) == {log.cluster_id: datetime.fromtimestamp(log.log_time_ms / 1000, UTC)}
 
 
 def test_lag_is_unknown_before_first_batch() -> None:

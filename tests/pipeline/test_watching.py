@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.lake import PERIODS_MS
 from pipeline.tables import farm_files
+from pipeline.tables.current import CurrentState, read
 from pipeline.tables.delta import stored_rows
 from pipeline.tables.specs import LOG, TRANSITIONS_SPEC
 from pipeline.watch import watching as module
@@ -61,6 +62,7 @@ def watch_batch(output: Path, batch: int, rows: Iterable[Row]) -> list[Row]:
     watching = Watching(output, PERIODS_MS)
     changes = watching.changes(LOG, batch, table(rows))
     watching.transitions.append(LOG, batch, changes if changes.num_rows else None)
+    CurrentState(output).take(LOG, batch, [("watched", changes)])
     watching.keep(LOG, batch)
     return list(changes.to_pylist())
 
@@ -92,6 +94,7 @@ def test_watch_detects_missing_reports_after_time_correction(tmp_path: Path, fir
     silent = [(server, at) for server, at, before, state, _ in transitions(tmp_path) if state == "silent"]
     # The watch does not know how much of the period with the correction has passed.
     assert silent == [(2, datetime.fromtimestamp(100, UTC))]
+    assert [(row["server_id"], row["state"]) for row in read(tmp_path, "watched")] == [(1, "healthy"), (2, "silent")]
 
 
 def test_repeated_batch_after_crash_has_same_rows(tmp_path: Path) -> None:
