@@ -21,7 +21,7 @@ from pipeline.output.buckets import Output
 from pipeline.tables.batch_notes import BatchNotes, Continuity
 from pipeline.tables.current import SPECS as CURRENT_SPECS
 from pipeline.tables.delta import NOTHING_COMMITTED, StoredFile, Table, TableSpec
-from pipeline.tables.files import TableDamagedError, check_files, read_file
+from pipeline.tables.files import BATCH, TableDamagedError, check_files, read_file
 from pipeline.tables.ranges import LOG_NAME, RangeKind
 from pipeline.tables.specs import BASE_SPECS, LOG, RANGES_SPEC, TRANSITIONS_SPEC
 from pipeline.watch.watching import STATE_SPEC
@@ -60,8 +60,11 @@ def _has_batch_with_hole(output: Output) -> bool:
         table = _opened(output, RANGES_SPEC)
         rows = RANGES_SPEC.schema.empty_table() if table is None else table.rows(readable_files(table))
         is_read = (pc.field("name") == LOG_NAME) & (pc.field("kind") == RangeKind.READ.value)
-        spans = pc.field("last_index") - pc.field("first_index") + 1
-        return bool(rows.filter(is_read & (spans > pc.field("row_count"))).num_rows)
+        # A correction of log time divides the entries of one day.
+        batches = rows.filter(is_read).group_by(["farm", BATCH])
+        read = batches.aggregate([("first_index", "min"), ("last_index", "max"), ("row_count", "sum")])
+        spans = pc.field("last_index_max") - pc.field("first_index_min") + 1
+        return bool(read.filter(spans > pc.field("row_count_sum")).num_rows)
     return False
 
 

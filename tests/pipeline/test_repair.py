@@ -7,6 +7,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from pipeline.gold.tables import SPECS, WINDOWS_SPEC, Gold
 from pipeline.lake import EventsTable, Lake
 from pipeline.local.checkpoint import EVENTS_CHECKPOINT
 from pipeline.repair.damage import examine
-from pipeline.repair.repairing import repair
+from pipeline.repair.record import stored_notes
+from pipeline.repair.repairing import current_rows, repair
 from pipeline.run import CONTINUED, LAYOUT, LAYOUT_FILE, claim_layout
 from pipeline.serve.query import QueryError, documents, query_result
 from pipeline.source.farm import FarmDataSource
@@ -31,7 +33,7 @@ from pipeline.tables.delta import Table, TableSpec, stored_files, stored_rows
 from pipeline.tables.files import TableDamagedError
 from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC, STATES_SPEC
 from tests.effort import each_case, few_of, over_seeds
-from tests.pipeline.farm_log_server import MadeUpLog, serve_log, two_days
+from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, serve_log, two_days
 from tests.pipeline.made_tables import gold_rows, tables_of, write_batch
 from tests.pipeline.test_trace_tables import event
 
@@ -41,6 +43,7 @@ BATCHES = ((1, 7), (8, 9), (10, 16), (17, 26))
 NOT_IN_TOPIC = {5, 10}
 """Entries that the topic lacks: inside a batch, and between two batches."""
 TABLES = (*BASE_SPECS.values(), *(spec for name, spec in current.SPECS.items() if name != "watched"))
+WRONG_MS = 40 * 86_400_000
 Damaging = Callable[[Path], object]
 Rows = dict[str, list[dict[str, Any]]]
 UNNAMED = {"current_farm": ("name", "batch_id")}
@@ -305,6 +308,29 @@ def test_repair_of_topic_does_not_read_its_holes(
     lines = repair_from(output, two_days())
     assert (rows_in(output), [each for each in lines if "read again" in each]) == (rows_of_topic, [])
     assert Lake(output, 60_000, continuity=Continuity.LATER).first_entries == {two_days().cluster_id: 27}
+
+
+@pytest.fixture(scope="module")
+def corrected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the tables of one batch. Entries 81 to 120 have a wrong date, until a correction of log time."""
+    log, made = MadeUpLog(), tmp_path_factory.mktemp("corrected") / "tables"
+    for index in range(1, 242):
+        by_ms = {81: WRONG_MS, 121: -WRONG_MS}.get(index, 0)
+        log.tick(1_000 + by_ms)
+    tables_of(log, made)
+    return made
+
+
+def test_batch_with_wrong_log_time_is_not_of_topic(corrected: Path) -> None:
+    assert not stored_notes(corrected).of_topic
+
+
+def test_repaired_farm_has_log_time_of_last_entry(corrected: Path) -> None:
+    spec = current.SPECS["farm"]
+    (stored,) = stored_rows(corrected / spec.name, spec.schema).to_pylist()
+    (repaired,) = current_rows(corrected, spec).to_pylist()
+    last = datetime.fromtimestamp((EPOCH_MS + 241_000) / 1000, UTC)
+    assert [(each["index"], each["log_time"]) for each in (stored, repaired)] == [(241, last)] * 2
 
 
 @each_case("end", ["null", '"x"'])
