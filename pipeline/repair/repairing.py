@@ -272,7 +272,7 @@ def _farms(output: Output) -> pa.Table:
 
 
 def _add(farm: dict[str, Any], row: dict[str, Any]) -> None:
-    """Extend a farm's range by a row of `ranges`, after those with earlier last indexes."""
+    """Extend a farm's range by a row of `ranges`; rows with earlier last indexes come first."""
     farm["index"] = row["last_index"]
     # A run also takes the log time of the last entry: a correction may have set it back.
     farm["log_time"] = row["log_time"] or farm.get("log_time")

@@ -82,7 +82,7 @@ def test_batch_with_small_shares_may_be_a_turn(tmp_path: Path, count: int, *, ex
     assert (entries_in(outcome), may_leave_farms_waiting(outcome)) == (count, expected)
 
 
-def test_newest_log_time_of_farm_is_of_last_entry(tmp_path: Path) -> None:
+def test_log_time_of_last_entry_counts_as_newest(tmp_path: Path) -> None:
     log, days_ms = MadeUpLog(), 40 * 86_400_000
     for by_ms in (days_ms, 1_000, 1_000 - days_ms, 1_000):
         log.tick(by_ms)
