@@ -53,7 +53,7 @@ def reason_of(failure: Exception | str) -> str:
     of_kafka = REFUSALS if any(_KAFKA in line for line in lines) else ()
     for pattern, advice in (*_ADVICE, *of_kafka):
         # If advice is known, the line that it refers to is more useful than the first line.
-        if found := [line.strip() for line in lines if pattern.search(line)]:
+        if pattern.search("\n".join(lines)) and (found := [each.strip() for each in lines if pattern.search(each)]):
             shown = cause if pattern.search(cause) else found[0].removeprefix(_CAUSED)[:LINE_LIMIT]
             return f"{shown}; {advice}"
     return cause

@@ -74,7 +74,7 @@ async def test_request_without_valid_token_is_refused(tmp_path: Path) -> None:
         wrong = Credentials("x" * 43, credentials(tmp_path).fingerprints)
         with pytest.raises(RefusedError, match="401"):
             await get_document(address, wrong)
-        with pytest.raises(ValueError, match="needs a token"):
+        with pytest.raises(RefusedError, match="needs a token"):
             await get_document(address, Credentials("", wrong.fingerprints))
         assert server.counters[ControlEvent.UNAUTHORIZED] == 1
 

@@ -144,7 +144,7 @@ async def test_eviction_without_new_keys_is_shown(tmp_path: Path, nursery: trio.
         while view.state.notice in {"", "…"}:  # noqa: ASYNC110 - polls like the screen
             await trio.sleep(0.01)
     assert "NO KEY WAS REPLACED: every era is used up." in view.state.notice
-    assert "Remove each that you do not know: | garlicfarm node remove-client script" in view.state.notice
+    assert "Remove each that you do not know:\n  garlicfarm node remove-client script" in view.state.notice
 
 
 async def test_failed_search_for_nodes_is_shown(nursery: trio.Nursery) -> None:

@@ -18,7 +18,7 @@ from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.local.farm_files import prepare
 from bridge.node.security.control_socket import SOCKET_NAME
 from bridge.node.settings.configuration import load_configuration
-from tests.node.walk_tracer import Walk
+from tests.node.walk_tracer import BOUNDARY, Walk
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reference" / "walks.md"
 HOPS_MAX = 20
@@ -57,8 +57,9 @@ def recording() -> Iterator[Walk]:
         stack = []
         caller: FrameType | None = frame
         while caller is not None:
-            if str(caller.f_globals.get("__name__", "")).startswith(("bridge.", "gossip.", "consensus.")):
-                stack.append((str(caller.f_globals["__name__"]), _name(caller)))
+            module = str(caller.f_globals.get("__name__", ""))
+            if module.startswith(("bridge.", "gossip.", "consensus.")) and _name(caller) != BOUNDARY:
+                stack.append((module, _name(caller)))
             caller = caller.f_back
         if stack[-1] == FIRST:
             walk.record(_name(frame), stack[::-1])

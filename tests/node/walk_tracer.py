@@ -23,6 +23,8 @@ import trio
 
 from consensus.core.model import ServerId
 
+BOUNDARY = "run_task"
+"""A function that only catches the errors of the task that it runs. It is not a hop."""
 SERVED: ContextVar[ServerId | None] = ContextVar("served", default=None)
 """Server of the current task."""
 
@@ -127,7 +129,7 @@ async def until_reached(walk: Walk) -> None:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith("consensus.")
+    return str(frame.f_globals.get("__name__", "")).startswith("consensus.") and _name(frame) != BOUNDARY
 
 
 def _name(frame: FrameType) -> str:

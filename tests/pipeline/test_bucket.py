@@ -552,7 +552,9 @@ def test_unusable_store_is_refused_with_remedy(
         assert (checked["result"], bool(checked["action"])) == ("problem", True)
 
 
-@pytest.mark.parametrize("command", [["query", "SHOW TABLES"], ["silence"], ["report", "--html", "-"], ["views"]])
+@pytest.mark.parametrize(
+    "command", [["query", "SHOW TABLES"], ["silence"], ["report", "--html", "report.html"], ["views"]]
+)
 def test_reader_without_store_ends_with_remedy(
     command: list[str], place: BucketPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:

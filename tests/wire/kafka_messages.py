@@ -24,7 +24,7 @@ WIRE: Final = Path(__file__).parents[2] / "consensus" / "protocols" / "kafka" / 
 SUBJECTS: Final = {
     "quorum": "The messages of the servers of a quorum: Vote, the begin and end of an epoch, snapshots; not Fetch.",
     "clients": "The messages of consumers and producers, of every connection, and Fetch, which servers send as well.",
-    "groups": "The messages of consumer groups: their members, their offsets, and what tools show of them.",
+    "groups": "The messages of consumer groups: their members, their offsets, and their descriptions for tools.",
     "admin": "The messages of tools, of changes of the voters, and of servers of Kafka that look for a controller.",
 }
 HEAD: Final = '''"""{subject}
