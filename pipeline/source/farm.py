@@ -369,7 +369,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         }
         for cluster, end in [*moved.items()]:
             log = logs[cluster]
-            if not self._farms.is_readable(log, next_entries.get(cluster, log.begin), end):
+            if not self._farms.check_range(log, next_entries.get(cluster, log.begin), end):
                 del moved[cluster]
                 begins.pop(cluster, None)
         ends_read = {**next_entries, **moved}

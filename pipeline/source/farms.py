@@ -215,8 +215,11 @@ class StreamFarms(Protocol):
     def places(self, clusters: frozenset[str]) -> dict[str, Place]:
         """Return the places of these clusters."""
 
-    def is_readable(self, log: SelectedLog, first: int, end: int) -> bool:
-        """Return False, and record the problem of the farm, if its damage would end the batches of other farms."""
+    def check_range(self, log: SelectedLog, first: int, end: int) -> bool:
+        """Check the entries of a batch before its plan; record the problem of a farm that would block other farms.
+
+        Return False for such a farm.
+        """
 
 
 class OneFarm:
@@ -259,8 +262,8 @@ class OneFarm:
         """Return this place for all clusters. A place refuses to be read as another cluster."""
         return dict.fromkeys(clusters, self._place)
 
-    def is_readable(self, log: SelectedLog, first: int, end: int) -> bool:
-        """Return True: the reader of the entries reports damage."""
+    def check_range(self, log: SelectedLog, first: int, end: int) -> bool:
+        """Check nothing: the reader of the entries reports damage."""
         del log, first, end
         return True
 
@@ -349,8 +352,8 @@ class ManyFarms:
                 )
             self.poll({}, thorough=False)
 
-    def is_readable(self, log: SelectedLog, first: int, end: int) -> bool:
-        """Return False if a directory has damaged entries in this range; then it is queried again after a pause.
+    def check_range(self, log: SelectedLog, first: int, end: int) -> bool:
+        """Check the range of a directory; query a directory with damaged entries again after a pause, and return False.
 
         A planned batch is repeated until it succeeds, so a damaged directory would block all farms.
         """
