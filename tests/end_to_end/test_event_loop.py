@@ -23,7 +23,7 @@ from tests.loop_watch.findings import (
     watched_environment,
     watched_processes,
 )
-from tests.loop_watch.watch import ENVIRONMENT
+from tests.loop_watch.watch import ENVIRONMENT, Finding
 
 PLANTED = """
 import os, socket, subprocess, sys, threading, time
@@ -47,7 +47,7 @@ async def main() -> None:
     (place / "open").rename(place / "renamed")
     (place / "renamed").stat()
     os.listdir(place)
-    time.sleep(0.06)
+    time.sleep(0.5)
     await trio.lowlevel.checkpoint()
     busy()
     await trio.lowlevel.checkpoint()
@@ -62,6 +62,53 @@ async def main() -> None:
 
 
 trio.run(main)
+"""
+
+CONTENDED = """
+import ctypes, os, socket, subprocess, sys, threading, time
+
+import trio
+
+ended = threading.Event()
+
+
+def compute(niceness: int) -> None:
+    os.nice(niceness)
+    while not ended.is_set():
+        pass
+
+
+async def send() -> None:
+    sending, receiving = socket.socketpair()
+    sending.setblocking(False)
+    took_s = 0.0
+    with trio.fail_after(60):
+        while took_s < 0.15:
+            began_s = time.monotonic()
+            for _ in range(500):
+                sending.send(b"a")
+                receiving.recv(1)
+            took_s = time.monotonic() - began_s
+            await trio.lowlevel.checkpoint()
+
+
+async def sleep() -> None:
+    ctypes.CDLL(None).usleep(1_000_000)
+
+
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+try:
+    for niceness, run in ((19, send), (0, sleep)):
+        ended.clear()
+        thread = threading.Thread(target=compute, args=(niceness,), daemon=True)
+        thread.start()
+        trio.run(run)
+        ended.set()
+        thread.join()
+finally:
+    busy.kill()
+    busy.wait()
 """
 
 
@@ -83,20 +130,23 @@ def test_event_loops_do_not_block_in_running_farm(tmp_path: Path) -> None:
     assert found == [], as_text(found)
 
 
-def test_watch_reports_planted_operations(tmp_path: Path) -> None:
-    findings = tmp_path / "findings"
+def watched(program: str, findings: Path, *arguments: str | Path) -> list[Finding]:
     findings.mkdir()
     # The watch examines only some commands; the first argument is one of them.
     done = subprocess.run(
-        [sys.executable, "-c", PLANTED, "run", tmp_path],
+        [sys.executable, "-c", program, "run", *arguments],
         env={**os.environ, **watched_environment(findings)},
         cwd=ROOT,
-        timeout=60,
+        timeout=120,
         capture_output=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = findings_in(findings)
+    return findings_in(findings)
+
+
+def test_watch_reports_planted_operations(tmp_path: Path) -> None:
+    found = watched(PLANTED, tmp_path / "findings", tmp_path)
     kinds = {each.kind for each in found}
     assert kinds >= {
         "join",
@@ -114,7 +164,13 @@ def test_watch_reports_planted_operations(tmp_path: Path) -> None:
     assert not any("in-thread" in each.what for each in found)
     steps = [re.findall(r"[0-9]+", each.what) for each in found if each.kind == "step"]
     assert max(int(processor_ms) for processor_ms, _ in steps) >= 90
-    assert max(int(blocked_ms) for _, blocked_ms in steps) >= 50
+    assert max(int(blocked_ms) for _, blocked_ms in steps) >= 450
+
+
+def test_watch_on_busy_machine_reports_only_sleep(tmp_path: Path) -> None:
+    """The sends wait for Python's lock, whose holder waits for a processor; the sleep is real."""
+    found = watched(CONTENDED, tmp_path / "findings")
+    assert [each.task for each in found if each.kind == "step"] == ["__main__.sleep"], as_text(found)
 
 
 def test_allowed_operations_have_reasons_and_limits() -> None:

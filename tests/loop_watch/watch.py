@@ -10,7 +10,10 @@ operation, but neither the task nor whether the loop waits for it. So the watch 
 `tests.end_to_end.forking` calls `install`. Processes started by a command line call it in `injected/sitecustomize.py`,
 if the environment names a directory for the findings.
 
-Time during which the machine ran other processes does not count: the watch subtracts the kernel's figure for it.
+Time during which the machine ran other processes does not count. The watch subtracts the kernel's figure: the time
+during which the loop's thread waited for a processor. A step may also wait for Python's lock while the holder waits for
+a processor, or while the hypervisor runs another machine. Unless a sample shows that the loop's thread sleeps for
+something else, the watch subtracts these figures too.
 """
 
 import io
@@ -22,10 +25,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -90,31 +94,46 @@ class Finding:
     """The command line of the process."""
 
 
+class _Sample(NamedTuple):
+    where: str
+    stack: tuple[str, ...]
+    is_in_kernel: bool
+    """The thread sleeps in the kernel, but not for a lock. Python's lock is one of the locks."""
+
+
 class LoopWatch(trio.abc.Instrument):
     """Watches one trio run in its thread."""
 
     def __init__(self, report: Callable[[Finding], None]) -> None:
         self._report = report
         self._thread = 0
-        self._schedule = -1
+        self._schedule = self._machine = -1
+        self._directory = ""
         self._task: trio.lowlevel.Task | None = None
         self._began_s = self._began_cpu_s = 0.0
         self._began_waiting_ns = 0
-        self._sample: tuple[str, tuple[str, ...]] | None = None
+        self._delays: dict[str, float] = {}
+        self._recorded_s = 0.0
+        self._sample: _Sample | None = None
 
     def before_run(self) -> None:
         """Start watching; the run begins in this thread."""
         self._thread = threading.get_ident()
-        self._schedule = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._directory = f"/proc/self/task/{threading.get_native_id()}"
+        self._schedule = os.open(f"{self._directory}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._machine = os.open("/proc/stat", os.O_RDONLY | os.O_CLOEXEC)
         _WATCHES[self._thread] = self
 
     def after_run(self) -> None:
         del _WATCHES[self._thread]
         os.close(self._schedule)
+        os.close(self._machine)
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         """Record the start of a step."""
         self._sample = None
+        if time.monotonic() - self._recorded_s >= _SAMPLE_S:
+            self._delays, self._recorded_s = self._delays_of_others_s(), time.monotonic()
         self._began_waiting_ns = self._waiting_ns()
         self._began_s, self._began_cpu_s = time.monotonic(), time.thread_time()
         self._task = task
@@ -127,8 +146,11 @@ class LoopWatch(trio.abc.Instrument):
             return
         waiting_s = (self._waiting_ns() - self._began_waiting_ns) / 1e9
         blocked_s = max(0.0, took_s - cpu_s - waiting_s)
+        where, stack, is_in_kernel = self._sample or _Sample(f"{task.coro}", (), is_in_kernel=False)
+        if blocked_s >= LONG_STEP_S and not is_in_kernel:
+            delays = self._delays_of_others_s()
+            blocked_s = max(0.0, blocked_s - sum(delays[each] - self._delays.get(each, 0.0) for each in delays))
         if max(cpu_s, blocked_s) >= LONG_STEP_S:
-            where, stack = self._sample or (f"{task.coro}", ())
             what = f"{cpu_s * 1000:.0f} ms of processor time, {blocked_s * 1000:.0f} ms blocked"
             self._report(Finding("step", what, where, task.name, stack, _command()))
 
@@ -146,12 +168,26 @@ class LoopWatch(trio.abc.Instrument):
 
     def sample(self, frame: FrameType) -> None:
         """Record the stack of the loop's thread if its step takes long; called by the sampler's thread."""
-        if self._task is not None and self._sample is None and time.monotonic() - self._began_s >= LONG_STEP_S:
-            where, stack, _ = _called_from(frame)
-            self._sample = where, stack
+        task, began_s, sample = self._task, self._began_s, self._sample
+        if task is None or time.monotonic() - began_s < LONG_STEP_S / 2 or (sample and sample.is_in_kernel):
+            return
+        where, stack, _ = _called_from(frame)
+        with suppress(FileNotFoundError):
+            function = Path(f"{self._directory}/wchan").read_text()
+            if self._task is task and self._began_s == began_s:  # Reading releases Python's lock.
+                self._sample = _Sample(where, stack, is_in_kernel=function != "0" and "futex" not in function)
 
     def _waiting_ns(self) -> int:
         return int(_PREAD(self._schedule, 64, 0).split()[1])
+
+    def _delays_of_others_s(self) -> dict[str, float]:
+        """Return the delay of each other thread of this process, and the time that the hypervisor has taken."""
+        delays = {"hypervisor": int(_PREAD(self._machine, 128, 0).split()[8]) / os.sysconf("SC_CLK_TCK")}
+        for place in map(str, Path("/proc/self/task").iterdir()):
+            if place != self._directory:
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    delays[place] = int(Path(f"{place}/schedstat").read_text().split()[1]) / 1e9
+        return delays
 
 
 _WATCHES: Final[dict[int, LoopWatch]] = {}
