@@ -140,6 +140,9 @@ class Group:
         self._requests = Requests(self._transport.ring_doorbell)
         self._queries = OpenQueries()
         self._names = NamesToFollow()
+        self._is_ending = False
+        self._adoption = trio.CancelScope()
+        """The scope of the last write of a generation."""
         self._requests.add_seeds(startup.peers)
 
     # -- this node and the others --------------------------------------------------------------------------------------
@@ -284,6 +287,7 @@ class Group:
             nursery.start_soon(self._names.follow, network, self._requests.add_seeds)
             nursery.start_soon(self._queries.end_overdue)
             nursery.start_soon(self._keyring_keeper.run)
+            nursery.start_soon(self._end_adoption)
             self.add_seeds(*self._settings.seeds)
             try:
                 while True:
@@ -363,13 +367,21 @@ class Group:
             case QueryEnded(ticket):
                 self._queries.end(ticket)
             case AdoptGeneration(generation):
-                with trio.CancelScope(shield=True):  # shielded: the doorbell must not cancel the write
+                # Only the end of the group cancels the write, and not the doorbell.
+                with trio.CancelScope(shield=not self._is_ending) as self._adoption:
                     await self._generation.adopt(generation, self._ring.append)
             case UseKeyring(keyring):
                 self._transport.use(keyring)
                 self._keyring_keeper.keep(keyring)
             case _:
                 assert_never(effect)
+
+    async def _end_adoption(self) -> None:
+        """At the end of the group, end the wait for a full disk: a node must stop before the disk has space."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._is_ending, self._adoption.shield = True, False
 
     def _keys_stored(self, keyring: Keyring) -> None:
         self._core.keyring_stored(keyring)

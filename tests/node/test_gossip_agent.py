@@ -1,6 +1,8 @@
 """The gossip agent around the core, under a mock clock and with a network in memory."""
 
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ from gossip.wire.seal import SealFault
 from gossip.wire.secure_codec import SecureCodec
 from tests.node.gossip_farm import (
     RING,
+    Farm,
     in_simulated_time,
     new_events,
     next_event,
@@ -308,6 +311,23 @@ async def test_node_with_copied_state_directory_stops(tmp_path: Path) -> None:
         assert [first.describe().core.halted, second.describe().core.halted].count(True) == 1
 
 
+@asynccontextmanager
+async def restored_from_backup(directory: Path, network: MemoryNetwork) -> AsyncIterator[tuple[Farm, Group, Group]]:
+    """Run a seed, and a node with generation 4 whose peers have a record of generation 41. Yield both."""
+    async with running_farm(network) as farm:
+        seed = await farm.start()
+        identity = load_identity(directory)
+        keep_generation(directory, identity.node_id, 40)
+        first = await farm.start(seed, state_directory=directory)
+        await until(seed, lambda: sees(seed, first))
+        await farm.crash(first)
+        await until(seed, lambda: sees(seed, first, status=Status.DEAD))
+        keep_generation(directory, identity.node_id, 3)
+        restored = await farm.start(seed, state_directory=directory)
+        assert restored.generation == 4
+        yield farm, seed, restored
+
+
 @in_simulated_time
 async def test_full_disk_pauses_node_with_outdated_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network = MemoryNetwork()
@@ -318,18 +338,7 @@ async def test_full_disk_pauses_node_with_outdated_generation(tmp_path: Path, mo
         attempts.append(trio.current_time())
         raise OSError(28, "No space left on device", str(path), len(content))
 
-    async with running_farm(network) as farm:
-        seed = await farm.start()
-        identity = load_identity(tmp_path)
-        keep_generation(tmp_path, identity.node_id, 40)
-        first = await farm.start(seed, state_directory=tmp_path)
-        await until(seed, lambda: sees(seed, first))
-        await farm.crash(first)
-        await until(seed, lambda: sees(seed, first, status=Status.DEAD))
-        keep_generation(tmp_path, identity.node_id, 3)
-        restored = await farm.start(seed, state_directory=tmp_path)
-        assert restored.generation == 4
-
+    async with restored_from_backup(tmp_path, network) as (_, seed, restored):
         monkeypatch.setattr("gossip.node.state_files.write_durably", fail_for_full_disk)
         alarm = await next_alarm(restored)
         assert (alarm.kind, alarm.over) == (AlarmKind.GENERATION_NOT_STORED, False)
@@ -350,6 +359,26 @@ async def test_full_disk_pauses_node_with_outdated_generation(tmp_path: Path, mo
         await until(seed, lambda: sees(seed, restored))
         assert restored.generation >= 42
         assert int((tmp_path / GENERATION_FILE).read_text().split()[0]) == restored.generation
+
+
+@in_simulated_time
+async def test_node_with_unstored_generation_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = MemoryNetwork()
+
+    def fail_for_full_disk(path: Path, _content: bytes) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    # The patch ends before the farm, so that a failure of this test does not leave a node that waits for the disk.
+    async with restored_from_backup(tmp_path, network) as (farm, _, restored):
+        with monkeypatch.context() as full_disk, trio.fail_after(200):
+            full_disk.setattr("gossip.node.state_files.write_durably", fail_for_full_disk)
+            await next_alarm(restored)
+            restored.set_maintenance(on=True)
+            await trio.sleep(100)
+            assert restored.generation == 4, "a request does not end the wait for the disk"
+            sent_before = len(network.sent)
+            await farm.crash(restored)
+            assert [each for each in network.sent[sent_before:] if each[0] == restored.info.address] == []
 
 
 async def next_alarm(agent: Group) -> Alarm:
