@@ -469,11 +469,14 @@ def _age(keyring: Keyring) -> tuple[int, int]:
     return keyring.era, keyring.clock
 
 
-def keep_peers(directory: Path, peers: tuple[Address, ...]) -> None:
-    """Store addresses of peers, and ignore errors of the disk."""
+def keep_peers(directory: Path, peers: tuple[Address, ...]) -> bool:
+    """Store addresses of peers; return False after an error of the disk."""
     text = "".join(f"{endpoint(address)}\n" for address in peers)
-    with suppress(OSError):
+    try:
         write_durably(directory / PEERS_FILE, text.encode("ascii"))
+    except OSError:
+        return False
+    return True
 
 
 async def remember_peers(directory: Path, peers: Callable[[], tuple[Address, ...]]) -> None:
@@ -482,17 +485,19 @@ async def remember_peers(directory: Path, peers: Callable[[], tuple[Address, ...
     The first node of a group does not need seeds. If it stops after a short run, only the list leads it to the group.
     """
     stored: tuple[Address, ...] = ()
+    pause_s = PEERS_FIRST_KEPT_S
 
     async def store(*, is_last: bool = False) -> None:
-        nonlocal stored
+        nonlocal stored, pause_s
         now = peers()[:PEERS_REMEMBERED]
         if now and now != stored:
-            stored = now
-            await trio.to_thread.run_sync(keep_peers, directory, now, abandon_on_cancel=is_last)
+            pause_s = PEERS_EVERY_S
+            if await trio.to_thread.run_sync(keep_peers, directory, now, abandon_on_cancel=is_last):
+                stored = now
 
     try:
         while True:
-            await trio.sleep(PEERS_EVERY_S if stored else PEERS_FIRST_KEPT_S)
+            await trio.sleep(pause_s)
             await store()
     finally:
         with trio.move_on_after(PEERS_LAST_KEPT_S, shield=True):

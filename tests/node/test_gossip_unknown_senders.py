@@ -145,6 +145,22 @@ async def test_node_without_stored_peers_rejoins_by_pings(tmp_path: Path) -> Non
         assert all(sees(each, again) for each in others)
 
 
+@in_simulated_time
+async def test_peers_are_stored_when_disk_has_space_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_for_full_disk(path: Path, _content: bytes) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    async with running_farm(MemoryNetwork()) as farm:
+        first = await farm.start(state_directory=tmp_path)
+        with monkeypatch.context() as full_disk:
+            full_disk.setattr("gossip.node.state_files.write_durably", fail_for_full_disk)
+            other = await farm.start(first)
+            await trio.sleep(PEERS_EVERY_S)
+            assert known_peers(tmp_path) == ()
+        await trio.sleep(PEERS_EVERY_S)
+        assert known_peers(tmp_path) == (other.info.address,)
+
+
 def test_stored_peers_are_bounded_without_invalid_lines(tmp_path: Path) -> None:
     peers = tuple(Address("10.0.0.1", port) for port in range(1, PEERS_REMEMBERED + 1))
     keep_peers(tmp_path, peers)
