@@ -173,6 +173,24 @@ async def test_single_peer_keeps_executed_requests_over_restart(tmp_path: Path) 
             assert (await client.log_info()).prune_index == index - 1
 
 
+async def test_stop_during_update_does_not_log_a_fault(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A stopping leader replies to its waiting update after its sockets are closed."""
+    async with cluster_of(tmp_path, 3) as cluster:
+        urls = [peer.url for peer in cluster.founders]
+        async with zmq_raft.connect(urls, IDENT) as client, trio.open_nursery() as nursery:
+            await client.update(b"committed")
+            leader = cluster.leader()
+            for peer in cluster.founders:
+                if peer != leader:
+                    await cluster.stop(peer)
+            server = cluster.running[leader.peer_id].server
+            nursery.start_soon(client.update, b"without a majority")
+            await until(lambda: server.describe().proposals_in_flight == 1)
+            await cluster.stop(leader)
+            nursery.cancel_scope.cancel()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 async def test_joining_peer_gets_snapshot_of_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given a log compacted by `cat`, when a peer joins, then it has the same snapshot (three chunks) and entries."""
     ahead_ms = [-9 * 3600 * 1000]

@@ -231,6 +231,16 @@ async def test_router_rejects_send_to_closed_connection(context: ZmqContext) -> 
     router.close()
 
 
+@pytest.mark.parametrize("kind", [SocketKind.ROUTER, SocketKind.DEALER, SocketKind.PUB])
+async def test_message_after_end_of_socket_is_dropped(context: ZmqContext, kind: SocketKind) -> None:
+    socket = ZmqSocket(context, kind, Inbox().receive)
+    socket.bind(ANY_PORT)
+    async with running(socket):
+        pass
+    assert not socket.send([b"identity", b"reply"])
+    assert socket.counters == {SocketDrop.CONNECTION_GONE: 1}
+
+
 async def test_subscriber_receives_messages_with_its_prefix(context: ZmqContext) -> None:
     # Given: a publisher for two clusters
     inbox = Inbox()

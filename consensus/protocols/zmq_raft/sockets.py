@@ -45,6 +45,8 @@ _NO_WAIT: Final = int(zmq.NOBLOCK)
 _SEND_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 _MORE_FOLLOWS: Final = int(zmq.RCVMORE)
 _EVENTS: Final = int(zmq.EVENTS)
+_CLOSED: Final = frozenset({zmq.EHOSTUNREACH, zmq.ENOTSOCK})
+"""Errors of a send: the connection of a ROUTER, or the socket itself, is closed."""
 _READABLE: Final = int(zmq.POLLIN)
 _ZAP_URL: Final = "inproc://zeromq.zap.01"
 _ZAP_VERSION: Final = b"1.0"
@@ -174,7 +176,8 @@ class ZmqSocket:
     def send(self, frames: Sequence[bytes]) -> bool:
         """Queue a message of one frame or more; return False if it was dropped and counted.
 
-        A message is dropped if the queue is full, no peer is connected, or the ROUTER's connection has ended.
+        A message is dropped if the queue is full, no peer is connected, or the ROUTER's connection has ended. A message
+        after the end of `run` is dropped too: a server that stops still replies to its waiting requests.
         """
         try:
             send, *before, last = self._socket.send, *frames
@@ -185,7 +188,7 @@ class ZmqSocket:
             self.counters[SocketDrop.QUEUE_FULL] += 1
             return False
         except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
+            if error.errno not in _CLOSED:
                 raise
             self.counters[SocketDrop.CONNECTION_GONE] += 1
             return False
