@@ -19,6 +19,7 @@ import trio
 
 from consensus.core.effects import Apply, Restore
 from consensus.core.model import Entry, Index, SnapshotDescription
+from consensus.server.callbacks import run_callback
 from consensus.server.errors import ServerStoppedError
 from consensus.server.interfaces import APPLIED_AT_ONCE, StateMachine
 
@@ -182,6 +183,6 @@ class Applying:
 
     def _wake(self) -> None:
         while self._watchers and self._watchers[0][0] <= self.applied:
-            heappop(self._watchers)[2]()
+            run_callback(heappop(self._watchers)[2])
         self._changed.set()
         self._changed = trio.Event()

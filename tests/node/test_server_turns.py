@@ -88,10 +88,12 @@ async def test_server_continues_after_failing_callbacks(
         await until(lambda: server.role.role is Role.LEADER)
         server.submit((b"entry",), fail, fail)
         server.ask(TWO, OUT_OF_DATE, fail)
+        server.applying.when_applied(server.applied_index + 1, fail)
         assert (await server.propose((b"another",))).outcome is Outcome.COMMITTED
+        assert await server.read_barrier() == server.applied_index
         nursery.cancel_scope.cancel()
-    # The observer of two role changes, the transport's connections at the start, and the three callbacks.
-    assert caplog.text.count("RuntimeError: a callback fails") >= 5
+    # The observer of two role changes, the transport's connections at the start, and the four callbacks.
+    assert caplog.text.count("RuntimeError: a callback fails") >= 6
 
 
 async def test_invalid_record_is_refused_at_submit(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
