@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from consensus.core.effects import Role, RoleChanged
-from consensus.core.model import Index
+from consensus.core.model import Entry, Index
 from consensus.net.memory import MemoryNetwork
 from consensus.protocols.zmq_raft.peer.open_peer import core_options
 from consensus.protocols.zmq_raft.peer.peer_link import PeerTimes
@@ -90,6 +90,18 @@ async def test_id_outside_window_expired_unless_in_log(tmp_path: Path, autojump_
         group.clock_ahead_s = 5 * 60
         for age_s, index in edges.items():
             assert leader.update(1, age_s=age_s) == [UpdateCommitted(request_id(1, age_s), index)]
+
+
+async def test_fault_in_watcher_does_not_end_server(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(first: Index, _entries: tuple[Entry, ...]) -> None:
+        raise RuntimeError(f"entry {first} cannot be sent")
+
+    async with group_of(tmp_path, 1) as (_, leader):
+        leader.machine.watchers.insert(0, fail)
+        assert await commit(leader, 1) < await commit(leader, 2)
+    assert caplog.text.count("cannot be sent") >= 2
 
 
 async def test_update_without_data_ignored(tmp_path: Path, autojump_clock: MockClock) -> None:

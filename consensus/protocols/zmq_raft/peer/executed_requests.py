@@ -23,6 +23,7 @@ from consensus.core.model import COMMAND, Entry, EntryKind, Index, LogId, Millis
 from consensus.protocols.zmq_raft.wire.frames import REQUEST_ID_BYTES
 from consensus.protocols.zmq_raft.wire.request_ids import DEFAULT_WINDOW, NO_REQUEST_ID, Window, request_seconds
 from consensus.protocols.zmq_raft.wire.request_table import RequestTable
+from consensus.server.callbacks import run_callback
 
 _EXPIRY_MS = 10_000
 
@@ -77,7 +78,7 @@ class ExecutedRequests:
         self._newest = newest
         self.applied = first + len(entries) - 1
         for watcher in self.watchers:
-            watcher(first, entries)
+            run_callback(watcher, first, entries)
 
     def snapshot(self) -> Iterator[bytes] | AsyncIterator[bytes]:
         """Return the prepared bytes, or nothing."""
