@@ -11,6 +11,7 @@ blocked groups, and performs all other jobs.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol, assert_never
 
@@ -176,9 +177,14 @@ class DiskWorker:
                 return
 
     async def _write_aside(self, job: SnapshotWrite | PreparationJob) -> None:
-        """Perform a job that no other work depends on; on a full disk remove its file and mark it as abandoned."""
+        """Perform a job that no other work depends on; on a full disk remove its file and mark it as abandoned.
+
+        A file system at its quota may refuse the removal. Then the next use of this file, or the next start, removes
+        the content.
+        """
         try:
             await self._disk.perform_all(job.operations)
         except OutOfSpaceError:
-            await self._disk.perform_all((RemoveFile(job.file),))
+            with suppress(OutOfSpaceError):
+                await self._disk.perform_all((RemoveFile(job.file),))
             job.given_up = True

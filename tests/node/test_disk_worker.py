@@ -11,9 +11,9 @@ import trio
 import trio.testing
 
 from consensus.storage.directory import OutOfSpaceError
-from consensus.storage.disk import DiskOperation, DiskReader, SyncFile
+from consensus.storage.disk import DiskOperation, DiskReader, SyncFile, WriteBytes
 from consensus.storage.disk_worker import DiskWorker
-from consensus.storage.jobs import Job, StorageReadResult, WriteJob
+from consensus.storage.jobs import Job, SnapshotWrite, StorageReadResult, WriteJob
 
 GROUP = WriteJob(1, (SyncFile("log"),))
 Ended = Callable[[Exception | None], None]
@@ -41,6 +41,16 @@ class PausedDisk:
     async def ask(self, question: Callable[[DiskReader], StorageReadResult]) -> StorageReadResult:
         """Fail the test: a group of writes does not read."""
         raise AssertionError(f"a group of writes must not read: {question}")
+
+
+class FullDisk(PausedDisk):
+    """A disk that refuses each change."""
+
+    async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
+        """Refuse the operations."""
+        del operations
+        await trio.lowlevel.checkpoint()
+        raise OutOfSpaceError(start)
 
 
 @dataclass
@@ -89,6 +99,18 @@ async def test_group_without_space_resumes_where_it_stopped(autojump_clock: trio
         # Then it resumes at the failed operation, and reports the end
         assert (reports.disk.performed, reports.done, reports.unblocked) == ([3], [GROUP], 1)
         assert trio.current_time() - began_s >= 0.05
+        nursery.cancel_scope.cancel()
+
+
+async def test_full_disk_that_refuses_removal_does_not_end_worker(autojump_clock: trio.testing.MockClock) -> None:
+    """A file system at its quota, such as ZFS, may refuse even the removal of a file."""
+    reports = Reports(FullDisk())
+    job = SnapshotWrite((WriteBytes("taken", 0, b"state"),), "taken")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reports.worker.run)
+        reports.worker.submit(job)
+        await reports.finished.wait()
+        assert (reports.done, job.given_up) == ([job], True)
         nursery.cancel_scope.cancel()
 
 
