@@ -272,6 +272,21 @@ async def test_new_leader_keeps_member_ids_and_offsets(autojump_clock: MockClock
     assert await committed_offset(services[2]) == 42
 
 
+async def test_new_leader_knows_member_after_many_rounds(autojump_clock: MockClock) -> None:
+    offsets = MemoryOffsets()
+    former, new = GroupService(coordinating(offsets)), GroupService(coordinating(offsets, epoch=6))
+    async with running(former, "a") as (a,):
+        pass
+    generation = a.generation
+    for round_ in range(2_000):
+        changed = groups.JoinGroupRequestProtocol(name="range", metadata=b"%d" % round_)
+        generation = (await former.join_group(join_of(a.member_id, protocols=(changed,)), caller(5))).generation_id
+    assert generation == a.generation + 2_000
+    heartbeat = groups.HeartbeatRequest(group_id="g", generation_id=generation, member_id=a.member_id)
+    assert (await new.heartbeat(heartbeat, caller(4))).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert await committed(new, 7, (a.member_id, generation)) == ErrorCode.NONE
+
+
 async def test_reelected_leader_drops_old_members(autojump_clock: MockClock) -> None:
     topic = coordinating()
     service = GroupService(topic)

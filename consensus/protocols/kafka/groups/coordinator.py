@@ -39,8 +39,10 @@ from consensus.protocols.kafka.topic.served_topic import ServedTopic
 from consensus.protocols.kafka.wire.apis import ErrorCode
 
 CHECK_MS: Final = 250
-_TERMS: Final = 2**21
-_GENERATIONS_OF_A_TERM: Final = 2**10
+_GENERATIONS_OF_A_TERM: Final = 2**16
+"""Maximum number of rounds of one group while one server leads; further generations belong to the next term."""
+_TERMS: Final = 2**15 - 1
+"""Terms with different generations, which are `int32`; the last one has space for twice the rounds."""
 _MAX_CLIENT_ID_CHARACTERS: Final = 255
 _MAX_MEMBER_ID_CHARACTERS: Final = 600
 
