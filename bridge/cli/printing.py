@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 GAP = "  "
 DOCUMENT_COLUMNS = 100
+TRACEBACK_PERIOD_S = 60.0
 _CAUSES_MAX = 1024
 _TRACEBACK_MARK = "  | "
 _WITHOUT_LETTER = "garlicfarm-without-letter"
@@ -270,7 +271,8 @@ class PrintableFormatter(logging.Formatter):
 class RepeatLimit(logging.Filter):
     """Passes `most` records of one cause in a period, and counts the others: a log must not be flooded.
 
-    A cause is the `cause` of the record, or its message without the inserted values.
+    A cause is the `cause` of the record, or its message without the inserted values. The cause of a
+    traceback is the place of its error, and one traceback passes in `TRACEBACK_PERIOD_S`: a peer may repeat the error.
     """
 
     def __init__(self, most: int = 30, period_s: float = 10.0, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -282,17 +284,28 @@ class RepeatLimit(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True if the record is logged; then add the number of omitted earlier records to its text."""
-        now_s, key = self._clock_s(), (record.name, str(getattr(record, "cause", record.msg)))
+        now_s, most, period_s = self._clock_s(), self._most, self._period_s
+        key = record.name, str(getattr(record, "cause", record.msg))
+        if record.exc_info and record.exc_info[1] is not None:
+            key, most, period_s = (record.name, _place(record.exc_info[1])), 1, TRACEBACK_PERIOD_S
         began_s, count = self._periods.get(key, (now_s, 0))
         left_out = 0
-        if now_s - began_s >= self._period_s:
-            left_out, began_s, count = max(0, count - self._most), now_s, 0
+        if now_s - began_s >= period_s:
+            left_out, began_s, count = max(0, count - most), now_s, 0
         if len(self._periods) >= _CAUSES_MAX and key not in self._periods:
             self._periods.clear()
         self._periods[key] = (began_s, count + 1)
         if left_out:
             record.msg, record.args = f"{record.getMessage()} ({left_out} more of this kind were left out)", None
-        return count < self._most
+        return count < most
+
+
+def _place(error: BaseException) -> str:
+    """Return the type and the innermost line of an error, or of the first error in a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    lines = [f"{frame.f_code.co_filename}:{number}" for frame, number in traceback.walk_tb(error.__traceback__)]
+    return f"{type(error).__qualname__} {lines[-1:]}"
 
 
 def print_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -318,7 +331,7 @@ def _stand_in(error: UnicodeError) -> tuple[str, int]:
 
 
 def guard_output() -> None:
-    """Escape all later output, also stray log records and exceptions without a handler.
+    """Escape all later output, also log records and exceptions without a handler; limit repeated log records.
 
     Letters that the output's encoding lacks are replaced, so that no command fails in a Latin-1 or C locale.
     """
@@ -329,6 +342,7 @@ def guard_output() -> None:
     sys.excepthook = print_exception
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(PrintableFormatter("%(name)s: %(message)s"))
+        logging.lastResort.addFilter(RepeatLimit())
 
 
 def _marked(text: str) -> list[str]:

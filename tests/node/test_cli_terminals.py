@@ -89,6 +89,15 @@ def test_json_with_limited_encoding_is_exact() -> None:
     assert done.stdout.splitlines() == [rb'{"schema":1,"name":"Z\u00fcrich \u2026"}', b"Z\xfcrich ~"]
 
 
+def test_repeated_traceback_without_handler_is_limited() -> None:
+    program = (
+        "import logging; from bridge.cli.printing import guard_output; guard_output();"
+        "[logging.getLogger('library').error('a fault', exc_info=ValueError()) for _ in range(5)]"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=END_S)
+    assert done.stderr.count("a fault") == 1, done.stderr
+
+
 def test_top_on_terminal_without_cursor_names_alternative(tmp_path: Path) -> None:
     with served(tmp_path / "control.sock", Node()):
         code, written = on_a_terminal(["top", "--node", str(tmp_path)], {"TERM": "dumb"}, b"garlicfarm status")

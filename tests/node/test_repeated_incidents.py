@@ -5,7 +5,7 @@ import logging
 import trio
 from trio.testing import MockClock
 
-from bridge.cli.printing import RepeatLimit
+from bridge.cli.printing import TRACEBACK_PERIOD_S, RepeatLimit
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.raft.refused_connections import REPORT_EVERY_S, RefusedConnections
@@ -51,6 +51,26 @@ def test_repeat_limit_counts_omitted_lines() -> None:
     after = _record("connection-refused", "again")
     assert limit.filter(after)
     assert after.getMessage() == "again (97 more of this kind were left out)"
+
+
+def _failed(divisor: str) -> logging.LogRecord:
+    try:
+        1 // int(divisor)
+    except (ValueError, ZeroDivisionError) as error:
+        group = ExceptionGroup("tasks failed", [error])
+        return logging.LogRecord("garlicfarm", logging.ERROR, "f", 1, "a fault", (), (type(group), group, None))
+    raise AssertionError(divisor)
+
+
+def test_repeat_limit_passes_one_traceback_per_place() -> None:
+    now_s = 0.0
+    limit = RepeatLimit(clock_s=lambda: now_s)
+    assert [limit.filter(_failed("0")) for _ in range(20)].count(True) == 1
+    assert limit.filter(_failed("x"))
+    now_s = TRACEBACK_PERIOD_S
+    after = _failed("0")
+    assert limit.filter(after)
+    assert after.getMessage() == "a fault (19 more of this kind were left out)"
 
 
 async def test_wrong_method_is_reported_without_alarm() -> None:
