@@ -60,7 +60,7 @@ from .core.raft import Raft as Raft
 from .core.replica import TERM_STEP_MAX as TERM_STEP_MAX
 from .core.status import FollowerProgress as FollowerProgress, RaftDescription as RaftDescription
 from .server.block_nursery import block_nursery as block_nursery, single_errors as single_errors
-from .server.callbacks import run_task as run_task
+from .server.callbacks import log_failure as log_failure, run_task as run_task
 from .server.errors import (
     HaltedError as HaltedError,
     NotLeaderError as NotLeaderError,

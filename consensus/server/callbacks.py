@@ -9,10 +9,11 @@ error is a fault of the program; it is logged with its traceback.
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import ParamSpec
+from typing import ParamSpec, TypeVar
 
 LOG = logging.getLogger(__name__)
 P = ParamSpec("P")
+T = TypeVar("T")
 _FAULT = "a fault of the program: %s raised an error; the server continues"
 
 
@@ -24,15 +25,16 @@ def run_callback(callback: Callable[P, object], *arguments: P.args, **options: P
         log_failure(callback, error)
 
 
-async def run_task(task: Callable[P, Awaitable[object]], *arguments: P.args, **options: P.kwargs) -> None:
-    """Run a task without a waiting caller; an error in it is logged, and does not end the process.
+async def run_task(task: Callable[P, Awaitable[T]], *arguments: P.args, **options: P.kwargs) -> T | None:
+    """Run a task and return its result; an error in it is logged, does not end the process, and returns None.
 
     A cancellation is raised, even if it is in one group with an error.
     """
     try:
-        await task(*arguments, **options)
+        return await task(*arguments, **options)
     except* Exception as errors:  # noqa: BLE001 - logged
         log_failure(task, errors)
+    return None
 
 
 def log_failure(called: object, error: Exception) -> None:

@@ -142,8 +142,10 @@ class Swim:
             self._give_back(late_ms)
         peers_before = len(self._members.links)
         if isinstance(event, Received):
-            self._receive(event)
-            context.unproved_sources = ()
+            try:
+                self._receive(event)
+            finally:
+                context.unproved_sources = ()
         else:
             self._handle(event)
         if self._updates.doubts.unprobed:

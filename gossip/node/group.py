@@ -12,6 +12,9 @@ Waiting datagrams go through each stage as a batch: open and decode, step throug
 Handling one datagram runs more code than fits in the L1 cache. If datagrams were handled one by one, each would load
 all of this code again (Blackwell, "Speeding up Protocols for Small Messages", SIGCOMM 1996).
 
+An unexpected error about one datagram drops that datagram: a member must not be able to end another one. Errors of
+requests and deadlines end the group, because a repetition of the step would fail again.
+
 The owner never waits for a consumer. The kernel drops datagrams that are not read in time (gossip repeats). Requests
 are bounded, and events go into a ring: a slow reader gets the number of missed events, and `members()` is always
 complete.
@@ -46,7 +49,15 @@ from gossip.core.effects import (
     UseKeyring,
     UserEventReceived,
 )
-from gossip.core.events import AnswerGiven, DeadlineReached, Event, QueryRequested, Received, UserEventRequested
+from gossip.core.events import (
+    AnswerGiven,
+    DeadlineReached,
+    Event,
+    QueryRequested,
+    Received,
+    Unreadable,
+    UserEventRequested,
+)
 from gossip.core.keyring import ClockBound, Keyring, KeyringError
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo
 from gossip.core.membership import Member
@@ -340,12 +351,20 @@ class Group:
         effects: list[tuple[Effect, AnswerBudget]] = []
         for event in events:
             budget = [event.size_bytes if isinstance(event, Received) else 0]
-            for effect in self._core.step(event, now_ms):
-                effects.append((effect, budget))  # noqa: PERF401 - a comprehension would add a call per datagram
+            try:
+                for effect in self._core.step(event, now_ms):
+                    effects.append((effect, budget))  # noqa: PERF401 - a comprehension would add a call per datagram
+            except Exception as error:
+                if not isinstance(event, Received | Unreadable):
+                    raise
+                self._transport.counters.failed(error)
         sealed: list[Datagram] = []
         for effect, budget in effects:
             if isinstance(effect, Send):
-                sealed += self._transport.seal(effect, budget)
+                try:
+                    sealed += self._transport.seal(effect, budget)
+                except Exception as error:  # noqa: BLE001 - logged
+                    self._transport.counters.failed(error)
             else:
                 if sealed:
                     self._transport.post(sealed)

@@ -18,6 +18,7 @@ is refused (docs/reference/gossip-library.md).
 application decides whether its own members may be among the listed senders.
 """
 
+import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -37,6 +38,7 @@ from gossip.wire.encoder import encode
 from gossip.wire.identity import PUBLIC_KEY_BYTES
 from gossip.wire.seal import VERSION, SealFault
 
+LOG: Final = logging.getLogger(__name__)
 SOURCES_LIMIT: Final = 1024
 NEWCOMERS_BURST: Final = 100.0
 ERRORS_BURST: Final = 100.0
@@ -91,6 +93,10 @@ class Loss(CountedDrop):
 
     ADMIT_FAILED = "admit-failed", "joins refused because the application could not decide on them"
     ANSWER_LOST = "answer-lost", "answers to a query that the application reads too slowly, or no longer"
+    FAILED = (
+        "failed",
+        "datagrams whose handling raised an unexpected error: a fault of the program, with a log record",
+    )
     KEYRING_UNAUTHORIZED = "keyring-of-a-stranger", "keyrings from members without the right to change keys"
     LARGER_THAN_QUESTION = (
         "larger-than-question",
@@ -157,6 +163,11 @@ class Counters(Struct):
     def drop(self, reason: SealFault | Loss) -> None:
         """Count a drop."""
         self.dropped[reason] += 1
+
+    def failed(self, error: Exception) -> None:
+        """Count a datagram that an unexpected error stopped, and log the error with its traceback."""
+        self.drop(Loss.FAILED)
+        LOG.error("a fault of the program: gossip dropped a datagram", exc_info=error)
 
     def describe(self, overflowed: int, events_lost: int, other_farms: tuple[OtherFarm, ...] = ()) -> WireDescription:
         """Return the current figures; `overflowed` datagrams were dropped by the kernel."""

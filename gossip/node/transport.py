@@ -161,7 +161,11 @@ class DatagramTransport:
         received: list[Received | Unreadable] = []
         unreadable: list[Unreadable] = []
         for datagram, source in arrivals:
-            event = self._open(datagram, source, now_ms)
+            try:
+                event = self._open(datagram, source, now_ms)
+            except Exception as error:  # noqa: BLE001 - logged
+                self.counters.failed(error)
+                continue
             if isinstance(event, Received):
                 received.append(event)
             elif event is not None and self._limits.key_repairs.allows(source.host, now_ms):

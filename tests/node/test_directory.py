@@ -11,6 +11,7 @@ from trio.testing import MockClock
 from bridge.core.log.records import ReportedDirectory
 from bridge.node.events.event_log import EventLog
 from bridge.node.tasks import directory as directory_module
+from bridge.node.tasks import directory_requests
 from bridge.node.tasks.directory import ACCEPT_FAILURES_MAX, KEY_FILE, OPENING, Directory
 from bridge.node.tasks.directory_requests import DirectoryRequest
 from bridge.sam.connection import SamBridge, SamError
@@ -26,6 +27,7 @@ from bridge.wire.i2p.structure_exchange import (
 from bridge.wire.i2p.structures import hash_of_address
 from tests.node.farm_stage import Stage
 from tests.node.memory_server import until
+from tests.node.unexpected_errors import fail_first, tracebacks
 
 REPLY = StructureReply(ReplyStatus.STRUCTURE, b"structure")
 LIMIT_S = 20
@@ -87,6 +89,25 @@ async def test_directory_replies_at_its_own_destination(
         assert await requested(bridge, own) == REPLY
     assert [event.kind for event in trace.recent(10)] == ["directory-opened"]
     await until(lambda: directory.counts[DirectoryRequest.STRUCTURE] == 3)
+
+
+async def test_unexpected_error_ends_only_one_exchange(
+    nursery: trio.Nursery,
+    network: LoopbackNetwork,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bridge = await nursery.start(serve_loopback_bridge, network)
+    directory, _ = directory_at(bridge, tmp_path)
+    fail_first(monkeypatch, directory_requests, "decode_request")
+    nursery.start_soon(directory.run)
+    own = await until_serving(directory)
+    async with open_session(bridge) as session, await session.connect(own, LIMIT_S) as stream:
+        await stream.send_all(encode_request(b"a" * 32))
+        assert await stream.receive_some(1) == b""
+    assert await requested(bridge, own) == REPLY
+    assert tracebacks(caplog) == 1
 
 
 async def test_key_is_private_and_kept_over_restart(

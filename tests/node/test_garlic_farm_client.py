@@ -10,11 +10,13 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from consensus.core.effects import Outcome
 from consensus.core.model import LogId
 from consensus.protocols.garlic_farm.node.client import ClientOptions, GarlicFarmClient
+from consensus.protocols.garlic_farm.node.client_connection import ClientConnection
 from consensus.protocols.garlic_farm.node.connection import Cancel, ClientAnswer
 from consensus.protocols.garlic_farm.node.connectors import Reached
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from tests.effort import over_seeds
 from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage
+from tests.node.unexpected_errors import fail_first, tracebacks
 
 
 @pytest.fixture
@@ -65,6 +67,17 @@ async def test_submissions_are_pipelined_on_one_connection(stage: Stage) -> None
     assert outcomes == [Outcome.COMMITTED] * 200
     assert sorted(carol.handler.log) == sorted(b"%d" % number for number in range(200))
     assert stage.connections == connections
+
+
+async def test_unexpected_error_ends_only_connection_of_client(
+    stage: Stage, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    three(stage)
+    client = await client_of(stage)
+    fail_first(monkeypatch, ClientConnection, "_deliver")
+    assert (await client.submit([b"one"])).outcome is Outcome.UNKNOWN
+    assert (await client.submit([b"two"])).outcome is Outcome.COMMITTED
+    assert tracebacks(caplog) == 1
 
 
 async def test_client_waits_for_election(stage: Stage, autojump_clock: MockClock) -> None:

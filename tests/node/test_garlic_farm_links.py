@@ -25,9 +25,11 @@ from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent, Incide
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import encode_reply
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.upgrade_client import UpgradeClient
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, Configuration, LogEntry
-from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage
+from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage, expect_fault
 from tests.node.recorded_receiver import RecordedReceiver
+from tests.node.unexpected_errors import fail_first, tracebacks
 from tests.spec.raft_bench import Bench
 
 ALONE = Configuration(1, 0, (ClusterServer(ALICE, "tcp://a:1"),))
@@ -184,6 +186,51 @@ async def test_unresponsive_peer_is_disconnected_then_dialed_again(stage: Stage,
     sender.links.send(BOB, vote(2))
     await trio.sleep(0.5)
     assert sender.correlations() == [2]
+
+
+@pytest.mark.parametrize("call", ["peer_connected", "deliver_reply"])
+async def test_unexpected_error_of_link_ends_only_its_connection(
+    stage: Stage,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    call: str,
+) -> None:
+    stage.add(Host(BOB))
+    sender = Sender(stage)
+    fail_first(monkeypatch, sender.receiver, call)
+    await stage.nursery.start(sender.links.run, sender.receiver)
+    sender.links.send(BOB, vote(1))
+    await trio.sleep(2)
+    sender.links.send(BOB, vote(2))
+    await trio.sleep(2)
+    assert sender.correlations()[-1] == 2
+    assert sender.metrics.counts[ConnectionEvent.LINKS_FAILED] == tracebacks(caplog) == 1
+
+
+async def test_unexpected_error_of_dial_is_failed_handshake(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.add(Host(BOB))
+    fail_first(monkeypatch, UpgradeClient, "receive")
+    error = await expect_fault(stage.dialer(ALICE), stage.resolve(BOB))
+    assert (error.fault, tracebacks(caplog)) == (Fault.REFUSED_UPGRADE, 1)
+
+
+async def test_unexpected_error_of_reply_resolves_other_requests(caplog: pytest.LogCaptureFixture) -> None:
+    """An error in one reply function must not lose the calls of the others when the connection ends."""
+    results: list[wire.Reply | Lost] = []
+
+    def fail(_: wire.Reply | Lost) -> None:
+        raise LookupError("unexpected")
+
+    near, far = memory_stream_pair()
+    connection = ClientConnection(near, reply_timeout_s=1)
+    connection.post(b"1", fail)
+    connection.post(b"2", results.append)
+    await far.aclose()
+    await connection.run()
+    assert (results, tracebacks(caplog)) == ([Lost.UNANSWERED], 1)
 
 
 async def test_connection_with_steady_replies_stays_open(stage: Stage, autojump_clock: MockClock) -> None:

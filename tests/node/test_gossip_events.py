@@ -11,6 +11,7 @@ from bridge.node.membership.gossip_events import GossipEvents
 from gossip import GroupEvent, NodeId, UserEvent, UserEventReceived
 from gossip.core.messages import UserMessageId
 from gossip.node.event_ring import EventRing
+from tests.node.unexpected_errors import fail_first, tracebacks
 
 LIMIT = 4
 
@@ -55,6 +56,16 @@ async def test_lost_event_refreshes_members_before_next_event() -> None:
     node = Node()
     await node.events.follow()
     assert node.steps == ["refresh", "event", "refresh", "event", "event", "event"]
+
+
+async def test_unexpected_error_about_event_does_not_end_node(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node()
+    fail_first(monkeypatch, node.events.user_messages, "event_received")
+    await node.events.follow()
+    assert node.steps == ["refresh", "refresh", "event", "event", "event"]
+    assert tracebacks(caplog) == 1
 
 
 async def test_node_that_lost_identity_conflict_alarm_stops() -> None:

@@ -10,11 +10,15 @@ import gossip
 from gossip.core.events import KeyringChanged
 from gossip.core.member import Address, NodeId
 from gossip.core.messages import DropReason, Query, UserEvent, UserMessageId
+from gossip.core.swim import Swim
 from gossip.node.event_ring import EventRing, Numbered
 from gossip.node.group import GroupEvent
+from gossip.node.limits import Loss
 from gossip.node.requests import REQUESTS_BURST, Requests
+from gossip.wire.secure_codec import SecureCodec
 from tests.node.gossip_farm import RING, in_simulated_time
 from tests.node.gossip_network import MemoryNetwork
+from tests.node.unexpected_errors import fail_first, tracebacks
 
 HOME = "127.0.0.1"
 
@@ -56,6 +60,25 @@ async def test_members_exchange_metadata_broadcasts_or_queries() -> None:
                     assert [(each.responder, each.body) async for each in answers] == [(boris.node_id, b"pong")]
             await boris.leave()
         await until_member(alice, boris, gossip.Status.LEFT)
+
+
+@pytest.mark.parametrize(
+    "failing", [(SecureCodec, "incoming"), (Swim, "_receive"), (SecureCodec, "outgoing")], ids=lambda each: each[1]
+)
+@in_simulated_time
+async def test_unexpected_errors_about_datagrams_only_drop_them(
+    failing: tuple[type, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = MemoryNetwork()
+    fail_first(monkeypatch, *failing, times=3)
+    async with (
+        gossip.open_group(HOME, key=RING, network=network) as alice,
+        gossip.open_group(HOME, key=RING, seeds=seed_of(alice), network=network) as boris,
+    ):
+        await until_member(alice, boris)
+        await until_member(boris, alice)
+        dropped = [each.describe().wire.dropped.get(Loss.FAILED, 0) for each in (alice, boris)]
+    assert sum(dropped) == tracebacks(caplog) == 3
 
 
 async def next_broadcast(group: gossip.Group) -> UserEvent:

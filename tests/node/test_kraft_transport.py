@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 from msgspec.structs import replace
@@ -41,6 +42,7 @@ from tests.node.kraft_replicas import (
     write_entries,
 )
 from tests.node.recorded_receiver import RecordedReceiver
+from tests.node.unexpected_errors import fail_first, tracebacks
 
 ONE, TWO = ReplicaKey(1), ReplicaKey(2)
 TIMEOUT_S = 30
@@ -104,6 +106,19 @@ async def test_reply_has_correlation_of_its_request() -> None:
         assert core.VoteReply(term=3, granted=True, correlation=77) in replies
         assert {sender for sender, _ in pair.receiver.replies} == {TWO}
         assert pair.receiver.extensions == [(TWO, Extensions(pre_vote=True))]
+
+
+@pytest.mark.parametrize("call", ["peer_connected", "deliver_reply"])
+async def test_unexpected_error_ends_only_connection_to_peer(
+    call: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with peer(granted) as (_, port), transport_to(port) as pair:
+        fail_first(monkeypatch, pair.receiver, call)
+        pair.transport.send(TWO, VOTE)
+        await until_counted(pair.transport, TransportEvent.CONNECTION_FAILED)
+        pair.transport.send(TWO, PRE_VOTE)
+        assert [each.correlation for each in await pair.receiver.wait_replies(1)] == [PRE_VOTE.correlation]
+    assert tracebacks(caplog) == 1
 
 
 async def test_vote_does_not_wait_for_parked_fetch() -> None:

@@ -23,7 +23,7 @@ from bridge.sam.loopback import LoopbackNetwork, serve_loopback_bridge
 from bridge.sam.session import open_session
 from bridge.wire.i2p.destination_keys import MasterKey
 from bridge.wire.i2p.key_file import sam_private_key
-from consensus import block_nursery
+from consensus import block_nursery, run_task
 
 BRIDGE_PORT: Final = 17_656
 """The preferred port; it differs from 7656, the port of a real router. If it is in use, another free port is taken."""
@@ -79,7 +79,7 @@ class LeafServices(Struct, frozen=True):
                     while True:
                         await places.acquire()
                         _, stream = await session.accept()
-                        nursery.start_soon(page.serve, stream, places)
+                        nursery.start_soon(run_task, page.serve, stream, places)
             await trio.sleep(POLL_S)
 
 

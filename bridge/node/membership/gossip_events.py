@@ -35,7 +35,7 @@ from bridge.node.membership.user_messages import UserMessages
 from bridge.node.raft.storage_note import STORAGE_NOTE
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.settings.configuration import NodeConfiguration
-from consensus import Histogram, sleep_to_tick
+from consensus import Histogram, log_failure, sleep_to_tick
 from gossip import (
     Alarm,
     AlarmKind,
@@ -93,7 +93,12 @@ class GossipEvents(Struct, frozen=True, kw_only=True):
         events = agent.events()
         lost = 0
         async for numbered in events:
-            await self._take(numbered.event)
+            try:
+                await self._take(numbered.event)
+            except (NodeStopped, OSError):
+                raise
+            except Exception as error:  # noqa: BLE001 - logged: an event of one member must not end this node
+                log_failure(self._take, error)
             lost += numbered.lost
             if events.has_more and not lost:
                 continue  # read all members only after the last event

@@ -34,7 +34,7 @@ from bridge.wire.i2p.destination_keys import DestinationKeyError
 from bridge.wire.i2p.key_file import destination_of_sam_key
 from bridge.wire.i2p.structure_exchange import StructureReply
 from bridge.wire.i2p.structures import ADDRESS_SUFFIX, address_of
-from consensus import block_nursery
+from consensus import block_nursery, run_task
 from consensus.net import Backoff
 
 KEY_FILE: Final = "directory.key"
@@ -126,7 +126,7 @@ class Directory:
                     await trio.sleep(ACCEPT_RETRY_S)
                 else:
                     failures = 0
-                    nursery.start_soon(self._requests.serve, peer, stream)
+                    nursery.start_soon(run_task, self._requests.serve, peer, stream)
 
     async def _check_lease_set(self, session: SamSession) -> None:
         """Raise `SamError` if another session does not find the directory."""

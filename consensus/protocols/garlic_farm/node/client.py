@@ -34,6 +34,7 @@ from consensus.protocols.garlic_farm.wire.codec import encode_request
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, MessageLimits
 from consensus.protocols.garlic_farm.wire.upgrade import Extension
+from consensus.server.callbacks import run_task
 from consensus.server.errors import NotLeaderError, ServerBusyError
 from consensus.server.server import ConsensusServer
 from consensus.server.task_owner import TaskOwner
@@ -177,7 +178,7 @@ class GarlicFarmClient(TaskOwner):
         """Run the connection in a task; False if `run` has ended during the dial."""
         if self._nursery is None:
             return False
-        self._nursery.start_soon(_carry, connection)
+        self._nursery.start_soon(run_task, _carry, connection)
         return True
 
 

@@ -22,6 +22,7 @@ from consensus.net.tls_stream import TlsStream
 from consensus.protocols.garlic_farm.wire.codec import ReplyReader
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.messages import Reply
+from consensus.server.callbacks import run_callback
 from consensus.server.pending_calls import CallbackResult
 
 _READ_BYTES = 65_536
@@ -230,6 +231,6 @@ class ClientConnection:
         in_flight, self._in_flight = self._in_flight, deque()
         queue, self._queue = self._queue, deque()
         for sent in in_flight:
-            sent.on_reply(Lost.UNANSWERED)
+            run_callback(sent.on_reply, Lost.UNANSWERED)
         for _, on_reply in queue:
-            on_reply(Lost.UNSENT)
+            run_callback(on_reply, Lost.UNSENT)

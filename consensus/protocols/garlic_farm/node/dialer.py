@@ -24,6 +24,7 @@ from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
 from consensus.protocols.garlic_farm.wire.upgrade import Extension, Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator, Session, Switched, UpgradeClient
+from consensus.server.callbacks import log_failure
 from consensus.server.event_loop import now_ms
 
 __all__ = ["Dialed", "Dialer", "Dials", "PeerAddress"]
@@ -87,6 +88,13 @@ class Dialer:
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
             kind = ConnectionRefused if was_refused(error) else GarlicFarmError
             raise kind(Fault.UNREACHABLE, f"{address} cannot be reached: {connection_failure(error)}") from error
+        except GarlicFarmError:
+            raise
+        except Exception as error:
+            log_failure(self._dial, error)
+            raise GarlicFarmError(
+                Fault.REFUSED_UPGRADE, f"a fault of the program ended the handshake with {address}: see the log"
+            ) from error
         raise GarlicFarmError(
             Fault.UNREACHABLE, f"{address} did not complete a connection within {self._timeout_s:g} s"
         )

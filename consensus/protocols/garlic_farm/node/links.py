@@ -45,6 +45,7 @@ from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, MessageLimits
 from consensus.protocols.garlic_farm.wire.mapping import ConfigurationBefore, extensions_to_core, reply_from_wire
 from consensus.protocols.garlic_farm.wire.upgrade import Extension
+from consensus.server.callbacks import run_task
 from consensus.server.interfaces import Receiver
 
 Resolve = Callable[[int], PeerAddress | None]
@@ -280,7 +281,10 @@ class _Link:
                 while not self._unsent and not self.is_kept:
                     self._work = trio.Event()
                     await self._work.wait()
-                if not await self._connect_once():
+                has_lasted = await run_task(self._connect_once)
+                if has_lasted is None:
+                    self._links.metrics.count(ConnectionEvent.LINKS_FAILED)
+                if not has_lasted:
                     await trio.sleep(self._backoff.next_s())
                 self._forget_old()
 

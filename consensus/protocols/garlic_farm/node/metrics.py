@@ -92,6 +92,13 @@ class ConnectionEvent(CountedReason):
             " `connection-failed` in `garlicfarm events`"
         ),
     )
+    LINKS_FAILED = (
+        "links-failed",
+        (
+            "Connections to other servers that an unexpected error ended: a fault of the program, which the node's log"
+            " shows. Report it"
+        ),
+    )
     LOG_PACKS_SENT = (
         "log-packs-sent",
         "Packs of log entries that this node sent to servers that joined. It grows while a server joins",

@@ -44,6 +44,7 @@ from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, KafkaWireError
 from consensus.protocols.kafka.wire.schemas import api_key_of
 from consensus.protocols.kafka.wire.scram import ScramClient
 from consensus.server.block_nursery import block_nursery
+from consensus.server.callbacks import run_callback
 from consensus.server.pending_calls import CallbackResult
 
 _SOFTWARE: Final = ("garlic-farm", "1")
@@ -181,7 +182,7 @@ class KafkaConnection:
             self.ended = self.ended or "it was closed here"
             waiting, self._waiting = self._waiting, deque()
             for each in waiting:
-                each.on_reply(None)
+                run_callback(each.on_reply, None)
             await self.aclose()
 
     def _keep_time(self) -> None:

@@ -55,6 +55,7 @@ from consensus.protocols.kraft.wire.mapping import (
     request_to_wire,
 )
 from consensus.protocols.kraft.wire.replica_names import Names, replica
+from consensus.server.callbacks import run_task
 from consensus.server.interfaces import Receiver
 
 _REPORT_S: Final = 0.02
@@ -179,9 +180,8 @@ class _Lane:
                     self._queued.clear()
                     continue
                 self._is_peer, self._has_replied = substitute is None, False
-                connection = await (self._reach(places) if substitute is None else self._connect(substitute))
-                if connection is not None:
-                    await self._use(connection)
+                if await run_task(self._connect_and_use, places, substitute) is None:
+                    self._count(TransportEvent.CONNECTION_FAILED)
                 self._failures = 0 if self._has_replied else self._failures + 1
                 is_round_over = not places or self._failures % len(places) == 0
                 if self._has_replied or is_round_over or substitute is not None:
@@ -189,6 +189,13 @@ class _Lane:
                 self._drop_expired()
                 if self._queued:
                     self._request_queued.set()
+
+    async def _connect_and_use(self, places: tuple[Place, ...], substitute: Place | None) -> bool:
+        """Run one connection from dial to end; return True even if the dial failed."""
+        connection = await (self._reach(places) if substitute is None else self._connect(substitute))
+        if connection is not None:
+            await self._use(connection)
+        return True
 
     def _substitute(self) -> Place | None:
         """Return a bootstrap server to query instead: at every second call, or always without a recorded address."""
@@ -257,6 +264,7 @@ class _Lane:
             await connection.run()
         finally:
             self._connection = None
+            await connection.aclose()
 
     def _start(self, connection: KafkaConnection, request: core.Request) -> None:
         if has_no_form(request, connection.version_of(ApiKey.VOTE)):
