@@ -32,6 +32,7 @@ from bridge.node.settings.configuration import ConfigurationError, NodeConfigura
 from bridge.node.settings.descriptors import DescriptorError
 from bridge.node.settings.masters import MasterError
 from bridge.node.settings.places import default_configuration
+from bridge.wire.log.snapshot import FarmSnapshotError
 from consensus.net import CertificateError
 from consensus.storage import StorageError
 from gossip import ConfigError, StateError
@@ -142,6 +143,12 @@ def run(
         trio.run(partial(run_node, configuration, stop_with_stdin=stop_with_stdin, ends_within=deadline.within))
     except* REASONS as group:
         ends.extend(reasons(group))
+    except* FarmSnapshotError as group:
+        ends.extend(
+            f"{configuration.state_dir}: {reason}. Start the version of garlicfarm that wrote it, or move the directory"
+            " away and let the node join again as a new server"
+            for reason in reasons(group)
+        )
     except* KeyboardInterrupt:
         interrupted = True  # Ctrl-C before the node handles signals.
     except* Exception as group:

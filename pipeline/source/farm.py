@@ -367,9 +367,10 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
             for cluster, count in counts.items()
             if count or cluster in begins
         }
+        known, found = _known(start), {**start.get("times", {})}
         for cluster, end in [*moved.items()]:
             log = logs[cluster]
-            if not self._farms.check_range(log, next_entries.get(cluster, log.begin), end):
+            if not self._farms.check_range(log, next_entries.get(cluster, log.begin), end, known.get(cluster)):
                 del moved[cluster]
                 begins.pop(cluster, None)
         ends_read = {**next_entries, **moved}
@@ -377,7 +378,6 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         self._read = entries_before({"farms": ends_read}) - sum(ends_read[each] - 1 for each in absent)
         if not moved:
             return start
-        known, found = _known(start), {**start.get("times", {})}
         for cluster, index in moved.items():
             time_ms = logs[cluster].place.ranges.time_before(index, known.get(cluster))
             if time_ms is not None:

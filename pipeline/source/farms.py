@@ -40,6 +40,7 @@ from pipeline.source.daemon_pool import DaemonPool
 from pipeline.source.endpoint import CredentialError, Credentials, load_credentials
 from pipeline.source.log_client import COMPACTED, FarmLogError, FarmRefusedError, FarmSilentError, LogStatus, shortened
 from pipeline.source.ranges import DirectoryRanges, LogRanges, NodeRanges
+from pipeline.source.stored_log import KnownTime
 
 PATIENCE_SECONDS = 1.0
 FIRST_PATIENCE_SECONDS = 10.0
@@ -215,7 +216,7 @@ class StreamFarms(Protocol):
     def places(self, clusters: frozenset[str]) -> dict[str, Place]:
         """Return the places of these clusters."""
 
-    def check_range(self, log: SelectedLog, first: int, end: int) -> bool:
+    def check_range(self, log: SelectedLog, first: int, end: int, known: KnownTime | None) -> bool:
         """Check the entries of a batch before its plan; record the problem of a farm that would block other farms.
 
         Return False for such a farm.
@@ -262,9 +263,9 @@ class OneFarm:
         """Return this place for all clusters. A place refuses to be read as another cluster."""
         return dict.fromkeys(clusters, self._place)
 
-    def check_range(self, log: SelectedLog, first: int, end: int) -> bool:
+    def check_range(self, log: SelectedLog, first: int, end: int, known: KnownTime | None) -> bool:
         """Check nothing: the reader of the entries reports damage."""
-        del log, first, end
+        del log, first, end, known
         return True
 
 
@@ -352,7 +353,7 @@ class ManyFarms:
                 )
             self.poll({}, thorough=False)
 
-    def check_range(self, log: SelectedLog, first: int, end: int) -> bool:
+    def check_range(self, log: SelectedLog, first: int, end: int, known: KnownTime | None) -> bool:
         """Check the range of a directory; query a directory with damaged entries again after a pause, and return False.
 
         A planned batch is repeated until it succeeds, so a damaged directory would block all farms.
@@ -361,6 +362,7 @@ class ManyFarms:
         try:
             if isinstance(ranges, DirectoryRanges) and first < end:
                 ranges.check(first, end)
+                ranges.time_before(end, known)  # It reads the snapshot, which may be damaged.
         except FarmLogError as error:
             for each in self._farms.values():
                 if each.place is log.place:

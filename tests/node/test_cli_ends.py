@@ -21,6 +21,7 @@ from bridge.node.events.alarms import NodeStopped
 from bridge.node.local.supervisor import Child, Command
 from bridge.node.security.key_files import save_farm_key
 from bridge.wire.keys.farm_key import new_farm_key
+from bridge.wire.log.snapshot import FarmSnapshotError
 from consensus.storage.disk import StorageError
 from tests.node.test_cli_commands import Node, served
 
@@ -73,6 +74,15 @@ def test_failed_node_prints_reason_in_last_line(end_node: Callable[[BaseExceptio
 def test_reasons_of_several_tasks_are_listed_once_each(end_node: Callable[[BaseException], Result]) -> None:
     group = ExceptionGroup("", [NodeStopped("one"), ExceptionGroup("", [StorageError("two"), NodeStopped("one")])])
     assert end_node(group).stderr.splitlines()[-1] == "garlicfarm: one; two"
+
+
+def test_unreadable_snapshot_is_named_with_remedy(end_node: Callable[[BaseException], Result], tmp_path: Path) -> None:
+    result = end_node(FarmSnapshotError("the farm's snapshot has format 9; this version reads formats 1 to 3"))
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"garlicfarm: {tmp_path}/state: the farm's snapshot has format 9; this version reads formats 1 to 3. Start the"
+        " version of garlicfarm that wrote it, or move the directory away and let the node join again as a new server\n"
+    )
 
 
 def test_internal_fault_is_named_in_last_line(

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -28,6 +30,7 @@ from consensus.protocols.kraft import (
     QuorumClient,
     QuorumDescription,
     QuorumReplica,
+    VoterError,
     open_voter,
 )
 from tests.node.kraft_processes import Files, kraft
@@ -155,6 +158,13 @@ def test_served_apis_match_page(served: Callable[..., tuple[str, VoterArguments 
             return dict(connection.versions)
 
     assert trio.run(versions) == listed_apis("kraft.md")
+
+
+async def test_metrics_at_invalid_host_name_end_with_reason() -> None:
+    voter: Any = SimpleNamespace(figures=None)
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(VoterError, match=r"cannot listen for metrics on a\.\.b:1: .* Choose another --metrics"):
+            await serve_command._start_metrics(nursery, ("a..b", 1), voter)
 
 
 def test_open_listener_on_network_needs_permission(served: Callable[..., tuple[str, VoterArguments | None]]) -> None:

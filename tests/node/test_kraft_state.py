@@ -17,6 +17,7 @@ from consensus.protocols.kraft.replica.state_machine import (
     owner_of,
 )
 from consensus.protocols.kraft.wire.entries import control_data, data_of, leader_head
+from consensus.storage.disk import StorageError
 
 MAX_BYTES = 1_000_000
 
@@ -65,6 +66,11 @@ def test_restored_state_continues_like_whole_log() -> None:
         assert indexes == [1, 3, 4, 7]
 
     trio.run(run)
+
+
+def test_unreadable_snapshot_error_has_remedy() -> None:
+    with pytest.raises(StorageError, match=r"the snapshot of entry 9 cannot be read.*Start the version of garlicfarm"):
+        trio.run(QuorumLog(MAX_BYTES).restore, LogId(9, 1), stream([b"not a record batch"]))
 
 
 def id_request_of(principal: str | None) -> Entry:

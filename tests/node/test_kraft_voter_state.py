@@ -12,6 +12,7 @@ from threading import Event
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from consensus.core.effects import Role, RoleChanged
 from consensus.protocols.kraft.operators.quorum_directory import QuorumDirectory, QuorumState, read_directory
@@ -113,6 +114,18 @@ def test_unwritable_state_is_named_in_error(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(QuorumDirectory, "write_state", fail)
     with pytest.raises(VoterError, match=r"quorum-state.*cannot be written"):
+        trio.run(run)
+
+
+def test_voter_with_invalid_host_raises_voter_error(tmp_path: Path) -> None:
+    async def run() -> None:
+        [settings] = formatted(tmp_path, 1, dynamic=True)
+        first = replace(settings.listeners[0], host="a..b")
+        with trio.fail_after(20):
+            async with open_voter(replace(settings, listeners=(first,))):
+                await trio.sleep_forever()
+
+    with pytest.raises(VoterError, match=r"cannot listen on a\.\.b:[0-9]+: .*change listeners"):
         trio.run(run)
 
 

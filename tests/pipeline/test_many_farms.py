@@ -23,6 +23,7 @@ from hypothesis import strategies as some
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from bridge.node.offline import stored_farm_writer
+from bridge.node.offline.stored_farm import StoredFarm, StoredFarmError
 from bridge.node.raft.commit_store import write_commit_index
 from consensus.storage import StorageOptions
 from pipeline.load_model import EPOCH_MS
@@ -304,6 +305,25 @@ def test_damaged_segment_of_one_farm_does_not_block_others(tmp_path: Path, monke
         offsets = stream.reportLatestOffset()
         assert offsets is not None
         assert "garlicfarm log verify" in offsets["problems"]["one"]
+
+
+def test_damaged_snapshot_of_one_farm_does_not_block_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, two, file, socket = tmp_path / "one", a_farm(2), tmp_path / "farms.toml", tmp_path / "two.sock"
+    write_log(directory, clock(EPOCH_MS + 1_000), b"{}")
+
+    def fail(_: StoredFarm) -> None:
+        raise StoredFarmError("the snapshot cannot be read")
+
+    monkeypatch.setattr(StoredFarm, "_time_at_start", fail)
+    file.write_text(f"[farms.one]\ndirectory = '{directory}'\n[farms.two]\nnodes = ['{socket}']\n")
+    with serve_log(two, socket):
+        stream = stream_of(file)
+        start = stream.initialOffset()
+        end = stream.latestOffset(start, ALL)
+        assert list(read(stream, start, end)) == ["two"]
+        offsets = stream.reportLatestOffset()
+        assert offsets is not None
+        assert offsets["problems"] == {"one": "the snapshot cannot be read"}
 
 
 def test_repeated_batch_without_its_farm_fails_with_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

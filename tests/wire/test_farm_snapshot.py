@@ -160,6 +160,13 @@ async def test_snapshot_with_invalid_farm_is_refused(farm: object) -> None:
         await decode_farm(chunks(len(data).to_bytes(4) + data))
 
 
+async def test_snapshot_with_unequal_history_is_refused() -> None:
+    history = {"moment_indexes": [1, 2], "moment_times_ms": [1_000], "configuration_indexes": []}
+    data = msgspec.msgpack.encode(history)
+    with pytest.raises(FarmSnapshotError, match="its history of log time is incomplete"):
+        await decode_farm(chunks(*encode_farm(snapshot_of(eventful_log())), len(data).to_bytes(4), data))
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_mutated_snapshot_is_read_or_refused(seed: int) -> None:
     random, whole = Random(seed), b"".join(encode_farm(snapshot_of(eventful_log())))

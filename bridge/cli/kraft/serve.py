@@ -26,7 +26,7 @@ from bridge.cli.serving.server_command import on_signals, run_server
 from bridge.cli.serving.server_lines import Lines, check_network
 from bridge.cli.serving.stop_deadline import CLOSE_SECONDS, StopDeadline
 from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, ReplicaKey, RoleChanged, Server
-from consensus.net import CertificateError
+from consensus.net import CertificateError, connection_failure
 from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol
 
@@ -219,9 +219,9 @@ async def _start_metrics(
     module = await trio.to_thread.run_sync(import_module, "bridge.cli.kraft.metrics")
     try:
         return int(await nursery.start(module.serve_metrics, *where, voter.figures))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise protocol.VoterError(
-            f"cannot listen for metrics on {where[0]}:{where[1]}: {error.strerror or error}. Choose another --metrics"
+            f"cannot listen for metrics on {where[0]}:{where[1]}: {connection_failure(error)}. Choose another --metrics"
         ) from error
 
 

@@ -48,6 +48,11 @@ class FarmHistory(Struct, frozen=True):
     moment_times_ms: list[int]
     configuration_indexes: list[int]
 
+    def __post_init__(self) -> None:
+        """Raise ValueError if the lists about log time differ in length."""
+        if len(self.moment_indexes) != len(self.moment_times_ms):
+            raise ValueError("its history of log time is incomplete")
+
 
 class FarmSnapshot(Struct):
     """The content of a farm's snapshot."""

@@ -31,6 +31,7 @@ from msgspec import Struct, field
 from consensus.core.effects import ConfigurationChanged, Effect, Role
 from consensus.core.features import KRAFT, KRAFT_STATIC, LeaderRecords
 from consensus.core.model import Configuration, ReplicaKey, Server, endpoint_text
+from consensus.net.failed_connection import connection_failure
 from consensus.protocols.kafka.connections.connection import DialOptions
 from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions, open_listener
 from consensus.protocols.kafka.connections.security import ClientSecurity, ListenerSecurity
@@ -341,9 +342,9 @@ async def _listening(
     async with AsyncExitStack() as opened:
         try:
             listener = await opened.enter_async_context(open_listener(services, listening))
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise VoterError(
-                f"cannot listen on {endpoint_text(first.host, first.port)}: {error.strerror or error}. Stop the"
+                f"cannot listen on {endpoint_text(first.host, first.port)}: {connection_failure(error)}. Stop the"
                 " program that listens there, or change listeners"
             ) from error
         yield listener

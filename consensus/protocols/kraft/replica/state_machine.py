@@ -37,6 +37,7 @@ from consensus.protocols.kraft.wire.entries import (
     entry_head,
     next_sequence,
 )
+from consensus.storage.disk import StorageError
 
 BATCHES: Final = 5
 """Batches per producer: the maximum number of requests that a Kafka producer has under way."""
@@ -139,6 +140,16 @@ class QuorumLog:
         self._producers_of.clear()
         self._records.clear()
         self._is_within_batch, self._open, self._clock_ms = False, None, 0
+        try:
+            await self._read_snapshot(data)
+        except KafkaWireError as error:
+            raise StorageError(
+                f"the snapshot of entry {last.index} cannot be read: {error}. Start the version of garlicfarm that"
+                " wrote it, or move the directory away and let the server join again as a new server"
+            ) from error
+        self._applied = last.index
+
+    async def _read_snapshot(self, data: bytes) -> None:
         for batch in entries_by_batch(data, LogId(0, 0)):
             await trio.lowlevel.checkpoint()
             for entry in batch:
@@ -148,7 +159,6 @@ class QuorumLog:
                         await self._read_table(table)
                 elif entry.kind is EntryKind.COMMAND:
                     self._records.keep(entry)
-        self._applied = last.index
 
     def _apply(self, index: Index, entry: Entry) -> None:
         if entry.kind is EntryKind.COMMAND:
