@@ -17,6 +17,7 @@ from bridge.node.inviting.invitations import APPROVAL_LIFETIME_MS, FILE_NAME, In
 from bridge.node.inviting.inviting import CERTIFICATE_RETRY_S, Inviting
 from bridge.node.inviting.listener import DIRECTORY, listener_certificate
 from bridge.node.inviting.requests import InvitationRequests
+from tests.members import farm_member
 from tests.node.gossip_farm import in_simulated_time
 
 HOUR_S = 3600
@@ -167,6 +168,20 @@ def inviting(directory: Path, events: list[tuple[str, Any]], host: str = "127.0.
 
     current: Any = SimpleNamespace(farm=None)
     return Inviting(node=node, current=current, invitations=Invitations(directory), approve=approve)
+
+
+def test_names_of_running_nodes_are_taken(tmp_path: Path) -> None:
+    made, key = inviting(tmp_path, []), bytes(32)
+    members = (
+        farm_member(Joiner(key, "").node_id, name="site-b"),
+        farm_member(b"1", name="site-c"),
+        farm_member(b"2", name="site-d", reachable=False),
+    )
+    node: Any = made.node
+    node.local.configuration.name = "site-a"
+    node.member_directory = SimpleNamespace(members=lambda: members)
+    names = [f"site-{letter}" for letter in "abcde"]
+    assert [name for name in names if made._is_name_taken(Joiner(key, name))] == ["site-a", "site-c"]
 
 
 async def in_background(made: Inviting, seconds: float, then: Callable[[], None] = lambda: None) -> None:

@@ -78,6 +78,7 @@ async def stage(directory: Path) -> AsyncIterator[Stage]:
         invitations=made.invitations,
         certificate=made.certificate,
         grant=made.grant,
+        is_name_taken=lambda joiner: joiner.name == "site-a",
         refused=lambda _, code: made.refused.append(code),
     )
     made.invitations.create(1, 3600, port)
@@ -108,6 +109,15 @@ async def test_token_gives_farm_key(tmp_path: Path) -> None:
         granted = await redeem(node.token(), identity, "site-b")
         assert granted == Granted(SECRET_OF_FARM, "site-a")
         assert [(each.node_id, each.name) for each in node.granted] == [(bytes(identity.node_id), "site-b")]
+
+
+async def test_token_stays_valid_after_taken_name(tmp_path: Path) -> None:
+    async with stage(tmp_path) as node:
+        token, identity = node.token(), NodeIdentity.throwaway()
+        with pytest.raises(JoinError, match="has the name 'site-a': repeat the command with another --name"):
+            await redeem(token, identity, "site-a")
+        assert node.refused == [RefusalCode.NAME_TAKEN]
+        assert (await redeem(token, NodeIdentity.throwaway(), "site-b")).inviter == "site-a"
 
 
 async def test_used_token_is_refused_for_other_identity(tmp_path: Path) -> None:

@@ -61,6 +61,16 @@ def test_token_is_redeemed_once(tmp_path: Path, clock: Clock) -> None:
     assert refusal(invitations, secret, joiner(2)) is RefusalCode.USED
 
 
+def test_taken_name_does_not_spend_use(tmp_path: Path, clock: Clock) -> None:
+    invitations = opened(tmp_path, clock)
+    _, secret = invitations.create(1, HOUR_S, 7671)
+    for shown, code in ((secret, RefusalCode.NAME_TAKEN), (bytes(16), RefusalCode.UNKNOWN)):
+        with pytest.raises(RedeemError) as caught:
+            invitations.redeem(shown, joiner(1), is_name_taken=True)
+        assert caught.value.code is code
+    assert invitations.open_uses == 1
+
+
 def test_same_identity_repeats_its_request(tmp_path: Path, clock: Clock) -> None:
     invitations = opened(tmp_path, clock)
     _, secret = invitations.create(2, HOUR_S, 7671)

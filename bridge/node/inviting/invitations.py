@@ -192,8 +192,11 @@ class Invitations:
         uses = tuple(msgspec.structs.replace(use, settled=True) for use in found.uses)
         return self._replace(found, msgspec.structs.replace(found, revoked=True, uses=uses))
 
-    def redeem(self, secret: bytes, joiner: Joiner) -> Invitation:
-        """Spend a use; it is durable on return. Raise RedeemError and OSError."""
+    def redeem(self, secret: bytes, joiner: Joiner, *, is_name_taken: bool = False) -> Invitation:
+        """Spend a use; it is durable on return. Raise RedeemError and OSError.
+
+        A taken name is refused only to the holder of a token: other machines must not learn the names of nodes.
+        """
         shown, now_ms = secret_hash(secret), self.now_ms()
         found = next((each for each in self.all if each.hash == shown), None)
         if found is None:
@@ -203,10 +206,11 @@ class Invitations:
             )
         closed, node_id = found.closed_by(now_ms), joiner.node_id.hex()
         repeats = any(each.node_id == node_id for each in found.uses)
-        if closed is RefusalCode.USED and repeats and now_ms < found.ends_ms:
-            return found
-        if closed is not None:
+        if closed is not None and not (closed is RefusalCode.USED and repeats and now_ms < found.ends_ms):
             raise RedeemError(closed, f"{_CLOSED[closed]}. `garlicfarm invite new` makes a new token")
+        if is_name_taken:
+            text = f"a running node of the farm has the name {joiner.name!r}: repeat the command with another --name"
+            raise RedeemError(RefusalCode.NAME_TAKEN, text)
         return found if repeats else self._replace(found, _with_use(found, Use(node_id, joiner.name, now_ms)))
 
     def waiting(self) -> Iterator[Use]:

@@ -161,6 +161,7 @@ class Inviting:
                     invitations=self.invitations,
                     certificate=certificate,
                     grant=Granting(self.node, self._spare_keys, self.current).grant,
+                    is_name_taken=self._is_name_taken,
                     redeemed=self._redeemed,
                     refused=self._refused,
                     failed=self._port_failed,
@@ -169,6 +170,11 @@ class Inviting:
             except (CertificateError, OSError) as error:
                 self._port_failed(str(error))
             await trio.sleep(CERTIFICATE_RETRY_S)
+
+    def _is_name_taken(self, joiner: Joiner) -> bool:
+        others = self.node.member_directory.members()
+        names = (each.name for each in others if each.reachable and each.node_id != joiner.node_id)
+        return joiner.name in (self.node.local.configuration.name, *names)
 
     def _is_present(self, node_id: bytes) -> bool:
         return any(bytes(each.node_id) == node_id and each.reachable for each in self.node.member_directory.members())

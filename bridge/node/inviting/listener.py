@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -70,6 +71,7 @@ class InvitationListener:
     certificate: NodeCertificate
     grant: Grant
     """Returns the content for an identity whose use is durable."""
+    is_name_taken: Callable[[Joiner], bool] = lambda _: False
     redeemed: Callable[[Invitation, Joiner], None] = lambda *_: None
     refused: Callable[[str, RefusalCode], None] = lambda *_: None
     """Receives the address of a sender with a valid form, and the reason of its refusal."""
@@ -155,7 +157,8 @@ class InvitationListener:
         # Shielded: after a canceled write the file and the memory would differ.
         async with lock:
             with trio.CancelScope(shield=True):
-                found = await trio.to_thread.run_sync(self.invitations.redeem, secret, joiner)
+                spend = partial(self.invitations.redeem, secret, joiner, is_name_taken=self.is_name_taken(joiner))
+                found = await trio.to_thread.run_sync(spend)
         return found
 
     def _refused(self, address: str, code: RefusalCode, text: str) -> Reply:

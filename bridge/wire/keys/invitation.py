@@ -160,6 +160,7 @@ class RefusalCode(Enum):
     REVOKED = "revoked"
     MALFORMED = "malformed"
     UNPROVEN = "unproven"
+    NAME_TAKEN = "name-taken"
     FAILED = "failed"
 
 
