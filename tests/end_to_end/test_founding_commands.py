@@ -5,8 +5,8 @@ Each machine is a home directory and a loopback address. A restart uses the plai
 
 import json
 import os
+import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ class Machine:
     home: Path
     host: str
     typed: int = 0
-    process: "subprocess.Popen[bytes] | None" = None
+    process: forking.Forked | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -43,9 +43,8 @@ class Machine:
         """Type a command that runs the node."""
         self.typed += 1
         with (self.home / "out").open("wb") as out, (self.home / "log").open("ab") as log:
-            arguments = [sys.executable, "-m", "bridge.cli.main", *command]
-            self.process = subprocess.Popen(
-                arguments, env=self.environment, stdin=subprocess.PIPE, stdout=out, stderr=log, cwd=self.home
+            self.process = forking.start(
+                command, out.fileno(), log.fileno(), piped=True, directory=self.home, environment=self.environment
             )
         assert self.process.stdin is not None
         self.process.stdin.write(f"{token}\n".encode())
@@ -60,7 +59,7 @@ class Machine:
 
     def stop(self) -> None:
         if self.process is not None:
-            self.process.terminate()
+            self.process.send_signal(signal.SIGTERM)
             self.process.wait(BOUND_S)
             self.process = None
 

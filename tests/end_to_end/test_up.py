@@ -13,7 +13,7 @@ from bridge.cli.up import _cancel_on_signal
 from bridge.node.local.farm_files import prepare
 from bridge.node.security.key_files import load_master_key
 from bridge.wire.i2p.key_file import destination_of_sam_key
-from tests.end_to_end.farm import START_BOUND_S, call, wait_until
+from tests.end_to_end.farm import START_BOUND_S, call
 from tests.end_to_end.layout import read_meta_lease_set
 from tests.end_to_end.up_process import all_ended, running_up
 
@@ -62,27 +62,6 @@ def test_up_stops_after_duration_and_resumes_same_farm(tmp_path: Path) -> None:
         assert up.process.wait(START_BOUND_S) == 0, up.output
         assert all_ended(children, START_BOUND_S)
         assert "Continuing the farm of 2 nodes" in up.output
-
-
-@pytest.mark.parametrize(
-    "signal_number",
-    [
-        signal.SIGINT,
-        *(pytest.param(each, marks=pytest.mark.soak) for each in (signal.SIGTERM, signal.SIGHUP)),
-    ],
-)
-def test_up_ends_its_processes_after_any_signal(tmp_path: Path, signal_number: signal.Signals) -> None:
-    with running_up(tmp_path / "farm", "--nodes", "2") as up:
-        up.wait_for("process-started", 2)
-        if signal_number is signal.SIGINT:
-            up.wait_for("leader-elected")
-        children = up.children()
-        assert len(children) == 2
-        os.kill(up.process.pid, signal_number)
-        assert up.process.wait(START_BOUND_S) == 0, up.output
-        assert all_ended(children, START_BOUND_S), "a process still runs"
-        assert "SIGKILL" not in up.output
-        assert "Traceback" not in up.output
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -136,22 +115,33 @@ def test_up_usage_error_exits_two(tmp_path: Path, options: tuple[str, ...]) -> N
     assert not (tmp_path / "farm").exists()
 
 
-def test_killed_up_ends_its_processes_and_is_resumed(tmp_path: Path) -> None:
+def clusters_in(output: str) -> set[str]:
+    return {line.partition("cluster=")[2].split()[0] for line in output.splitlines() if "cluster=" in line}
+
+
+@pytest.mark.parametrize(
+    "signal_number",
+    [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.soak) for each in (signal.SIGTERM, signal.SIGHUP))],
+)
+def test_killed_up_is_resumed_and_ends_after_signal(tmp_path: Path, signal_number: signal.Signals) -> None:
     directory = tmp_path / "farm"
     with running_up(directory, "--nodes", "2") as up:
         up.wait_for("publication-accepted")
-        clusters = {line.partition("cluster=")[2].split()[0] for line in up.output.splitlines() if "cluster=" in line}
+        clusters = clusters_in(up.output)
         children = up.children()
         assert len(children) == 2
         children[0].kill()
         up.process.kill()
         assert all_ended(children, START_BOUND_S), "a process still runs"
     with running_up(directory, "--nodes", "2") as up:
-        up.wait_for("leader-elected")
-        wait_until(
-            lambda: up.output.count(", start number 2") == 2,
-            START_BOUND_S,
-            "both nodes have started for the second time",
-        )
-        again = {line.partition("cluster=")[2].split()[0] for line in up.output.splitlines() if "cluster=" in line}
-    assert again == clusters
+        up.wait_for(", start number 2", 2)
+        if signal_number is signal.SIGINT:
+            up.wait_for("leader-elected")
+            assert clusters_in(up.output) == clusters
+        children = up.children()
+        assert len(children) == 2
+        os.kill(up.process.pid, signal_number)
+        assert up.process.wait(START_BOUND_S) == 0, up.output
+        assert all_ended(children, START_BOUND_S), "a process still runs"
+        assert "SIGKILL" not in up.output
+        assert "Traceback" not in up.output
