@@ -44,28 +44,24 @@ LOG = (
 )
 
 
-def test_restored_state_continues_like_whole_log() -> None:
+async def test_restored_state_continues_like_whole_log() -> None:
     """Records and producers are equal for every possible position of the snapshot."""
-
-    async def run() -> None:
-        whole = QuorumLog(MAX_BYTES)
-        await whole.apply(1, LOG)
-        indexes = []
-        for index in range(1, len(LOG) + 1):
-            first, second = QuorumLog(MAX_BYTES), QuorumLog(MAX_BYTES)
-            await first.apply(1, LOG[:index])
-            if first.snapshot_index() != index:
-                continue
-            indexes.append(index)
-            await second.restore(LogId(index, 1), stream(first.snapshot()))
-            if index < len(LOG):
-                await second.apply(index + 1, LOG[index:])
-            assert second.producers == whole.producers
-            assert list(second.snapshot()) == list(whole.snapshot())
-        # A snapshot does not split a batch: a restored server would read the batch as two batches.
-        assert indexes == [1, 3, 4, 7]
-
-    trio.run(run)
+    whole = QuorumLog(MAX_BYTES)
+    await whole.apply(1, LOG)
+    indexes = []
+    for index in range(1, len(LOG) + 1):
+        first, second = QuorumLog(MAX_BYTES), QuorumLog(MAX_BYTES)
+        await first.apply(1, LOG[:index])
+        if first.snapshot_index() != index:
+            continue
+        indexes.append(index)
+        await second.restore(LogId(index, 1), stream(first.snapshot()))
+        if index < len(LOG):
+            await second.apply(index + 1, LOG[index:])
+        assert second.producers == whole.producers
+        assert list(second.snapshot()) == list(whole.snapshot())
+    # A snapshot does not split a batch: a restored server would read the batch as two batches.
+    assert indexes == [1, 3, 4, 7]
 
 
 def test_unreadable_snapshot_error_has_remedy() -> None:
@@ -77,15 +73,12 @@ def id_request_of(principal: str | None) -> Entry:
     return Entry(1, EntryKind.CONTROL, control_data(NEW_PRODUCER, owner_of(principal).encode(), 900))
 
 
-def test_producer_keeps_owner_across_epochs_and_snapshots() -> None:
-    async def run() -> None:
-        machine, restored = QuorumLog(MAX_BYTES), QuorumLog(MAX_BYTES)
-        await machine.apply(1, (id_request_of("User:alice"), *commands(b"a", producer=1, sequence=0)))
-        await restored.restore(LogId(2, 1), stream(machine.snapshot()))
-        assert restored.producers == machine.producers
-        assert restored.producers[1].owner == owner_of("User:alice")
-
-    trio.run(run)
+async def test_producer_keeps_owner_across_epochs_and_snapshots() -> None:
+    machine, restored = QuorumLog(MAX_BYTES), QuorumLog(MAX_BYTES)
+    await machine.apply(1, (id_request_of("User:alice"), *commands(b"a", producer=1, sequence=0)))
+    await restored.restore(LogId(2, 1), stream(machine.snapshot()))
+    assert restored.producers == machine.producers
+    assert restored.producers[1].owner == owner_of("User:alice")
 
 
 def test_producer_without_owner_gets_first_one_in_log() -> None:
@@ -105,17 +98,13 @@ def test_producer_without_owner_gets_first_one_in_log() -> None:
 
 
 @pytest.mark.parametrize(("principal", "columns"), [(None, 4), ("User:alice", 5)])
-def test_row_without_owner_has_four_columns(principal: str | None, columns: int) -> None:
+async def test_row_without_owner_has_four_columns(principal: str | None, columns: int) -> None:
     """Earlier versions read rows of four columns."""
-
-    async def run() -> None:
-        machine = QuorumLog(MAX_BYTES)
-        await machine.apply(1, (id_request_of(principal), *commands(b"a", producer=1, sequence=0)))
-        text = b"".join(machine.snapshot()).decode("latin-1")
-        (_, rows), _ = json.JSONDecoder().raw_decode(text, text.index("[1000,[[1,"))
-        assert [len(row) for row in rows] == [columns]
-
-    trio.run(run)
+    machine = QuorumLog(MAX_BYTES)
+    await machine.apply(1, (id_request_of(principal), *commands(b"a", producer=1, sequence=0)))
+    text = b"".join(machine.snapshot()).decode("latin-1")
+    (_, rows), _ = json.JSONDecoder().raw_decode(text, text.index("[1000,[[1,"))
+    assert [len(row) for row in rows] == [columns]
 
 
 def test_user_beyond_producer_limit_displaces_own_producers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,19 +141,15 @@ def test_oldest_producer_is_dropped_if_none_has_owner(monkeypatch: pytest.Monkey
     trio.run(run)
 
 
-def test_log_beyond_kept_bytes_never_has_snapshot() -> None:
+async def test_log_beyond_kept_bytes_never_has_snapshot() -> None:
     """A failed request for a snapshot does not change this: the next snapshot would lack records."""
-
-    async def run() -> None:
-        machine = QuorumLog(max_bytes=len(leader_head(0)) + 50)
-        await machine.apply(1, commands(b"small"))
-        assert machine.snapshot_index() == 1
-        await machine.apply(2, commands(b"large" * 20))
-        for _ in range(2):
-            assert machine.snapshot_index() == 0
-            list(machine.snapshot())
-        await machine.apply(3, commands(b"small"))
+    machine = QuorumLog(max_bytes=len(leader_head(0)) + 50)
+    await machine.apply(1, commands(b"small"))
+    assert machine.snapshot_index() == 1
+    await machine.apply(2, commands(b"large" * 20))
+    for _ in range(2):
         assert machine.snapshot_index() == 0
-        assert not machine._records.size_bytes
-
-    trio.run(run)
+        list(machine.snapshot())
+    await machine.apply(3, commands(b"small"))
+    assert machine.snapshot_index() == 0
+    assert not machine._records.size_bytes

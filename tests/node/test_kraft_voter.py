@@ -148,135 +148,118 @@ async def values_of(voter: KraftVoter, index: Index) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_three_voters_replicate_acknowledged_records(tmp_path: Path, *, dynamic: bool) -> None:
-    async def run() -> None:
-        async with opened(formatted(tmp_path, 3, dynamic=dynamic)) as quorum:
-            leader = await quorum.leader()
-            produced = await leader.topic.append(batch(b"one", b"two"), None)
-            for voter in quorum.running.values():
-                assert await values_of(voter, produced.base_offset + 2) == [b"one", b"two"]
-            # Byte for byte, including the leader's control records
-            logs = [await voter.server.read(1, 100, 10**6) for voter in quorum.running.values()]
-            assert logs[0] == logs[1] == logs[2]
-            assert len(logs[0]) == produced.base_offset + 2
-
-    trio.run(run)
+async def test_three_voters_replicate_acknowledged_records(tmp_path: Path, *, dynamic: bool) -> None:
+    async with opened(formatted(tmp_path, 3, dynamic=dynamic)) as quorum:
+        leader = await quorum.leader()
+        produced = await leader.topic.append(batch(b"one", b"two"), None)
+        for voter in quorum.running.values():
+            assert await values_of(voter, produced.base_offset + 2) == [b"one", b"two"]
+        # Byte for byte, including the leader's control records
+        logs = [await voter.server.read(1, 100, 10**6) for voter in quorum.running.values()]
+        assert logs[0] == logs[1] == logs[2]
+        assert len(logs[0]) == produced.base_offset + 2
 
 
-def test_acknowledged_records_remain_after_loss_of_leader(tmp_path: Path) -> None:
+async def test_acknowledged_records_remain_after_loss_of_leader(tmp_path: Path) -> None:
     """The remaining voters elect a leader with every acknowledged record, and a restarted voter catches up."""
-
-    async def run() -> None:
-        settings = formatted(tmp_path, 3, dynamic=True)
-        async with opened(settings) as quorum:
-            leader = await quorum.leader()
-            await leader.topic.append(batch(b"before"), None)
-            await quorum.end(leader.key.id)
-            successor = await quorum.leader()
-            produced = await successor.topic.append(batch(b"after"), None)
-            returned = await quorum.start(settings[leader.key.id - 1])
-            assert await values_of(returned, produced.base_offset + 1) == [b"before", b"after"]
-
-    trio.run(run)
+    settings = formatted(tmp_path, 3, dynamic=True)
+    async with opened(settings) as quorum:
+        leader = await quorum.leader()
+        await leader.topic.append(batch(b"before"), None)
+        await quorum.end(leader.key.id)
+        successor = await quorum.leader()
+        produced = await successor.topic.append(batch(b"after"), None)
+        returned = await quorum.start(settings[leader.key.id - 1])
+        assert await values_of(returned, produced.base_offset + 1) == [b"before", b"after"]
 
 
-def test_repeated_batch_is_written_once(tmp_path: Path) -> None:
+async def test_repeated_batch_is_written_once(tmp_path: Path) -> None:
     """The repeated batch of an idempotent producer gets its original offset, also from the next leader."""
-
-    async def run() -> None:
-        async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
-            leader = await quorum.leader()
-            producer = (await leader.topic.new_producer_id(None)).producer_id
-            first = await leader.topic.append(batch(b"a", b"b", producer=producer, sequence=0), None)
-            again = await leader.topic.append(batch(b"a", b"b", producer=producer, sequence=0), None)
-            assert again == first
-            with pytest.raises(ProduceRefusedError) as refused:
-                await leader.topic.append(batch(b"x", producer=producer, sequence=7), None)
-            assert refused.value.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            await quorum.end(leader.key.id)
-            successor = await quorum.leader()
-            elsewhere = await successor.topic.append(batch(b"a", b"b", producer=producer, sequence=0), None)
-            assert elsewhere == first
-            next_batch = await successor.topic.append(batch(b"c", producer=producer, sequence=2), None)
-            assert await values_of(successor, next_batch.base_offset + 1) == [b"a", b"b", b"c"]
-
-    trio.run(run)
+    async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
+        leader = await quorum.leader()
+        producer = (await leader.topic.new_producer_id(None)).producer_id
+        first = await leader.topic.append(batch(b"a", b"b", producer=producer, sequence=0), None)
+        again = await leader.topic.append(batch(b"a", b"b", producer=producer, sequence=0), None)
+        assert again == first
+        with pytest.raises(ProduceRefusedError) as refused:
+            await leader.topic.append(batch(b"x", producer=producer, sequence=7), None)
+        assert refused.value.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        await quorum.end(leader.key.id)
+        successor = await quorum.leader()
+        elsewhere = await successor.topic.append(batch(b"a", b"b", producer=producer, sequence=0), None)
+        assert elsewhere == first
+        next_batch = await successor.topic.append(batch(b"c", producer=producer, sequence=2), None)
+        assert await values_of(successor, next_batch.base_offset + 1) == [b"a", b"b", b"c"]
 
 
-def test_batch_repeated_before_apply_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_batch_repeated_before_apply_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A committed batch is acknowledged. Its repetition waits for the table of producers."""
+    async with opened(formatted(tmp_path, 1, dynamic=True)) as quorum:
+        leader = await quorum.leader()
+        producer = (await leader.topic.new_producer_id(None)).producer_id
+        written = await leader.topic.append(batch(b"a", producer=producer, sequence=0), None)
+        # Given a state machine that does not apply entries
+        apply, may_apply = leader.machine.apply, trio.Event()
 
-    async def run() -> None:
-        async with opened(formatted(tmp_path, 1, dynamic=True)) as quorum:
-            leader = await quorum.leader()
-            producer = (await leader.topic.new_producer_id(None)).producer_id
-            written = await leader.topic.append(batch(b"a", producer=producer, sequence=0), None)
-            # Given a state machine that does not apply entries
-            apply, may_apply = leader.machine.apply, trio.Event()
+        async def apply_later(first: Index, entries: tuple[Entry, ...]) -> None:
+            await may_apply.wait()
+            await apply(first, entries)
 
-            async def apply_later(first: Index, entries: tuple[Entry, ...]) -> None:
-                await may_apply.wait()
-                await apply(first, entries)
+        await leader.server.wait_applied(written.base_offset + 1)
+        monkeypatch.setattr(leader.machine, "apply", apply_later)
+        # When a batch is acknowledged, and then sent again
+        first = await leader.topic.append(batch(b"b", producer=producer, sequence=1), None)
+        answers: list[Produced] = []
 
-            await leader.server.wait_applied(written.base_offset + 1)
-            monkeypatch.setattr(leader.machine, "apply", apply_later)
-            # When a batch is acknowledged, and then sent again
-            first = await leader.topic.append(batch(b"b", producer=producer, sequence=1), None)
-            answers: list[Produced] = []
+        async def repeat() -> None:
+            answers.append(await leader.topic.append(batch(b"b", producer=producer, sequence=1), None))
 
-            async def repeat() -> None:
-                answers.append(await leader.topic.append(batch(b"b", producer=producer, sequence=1), None))
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(repeat)
-                await trio.testing.wait_all_tasks_blocked()
-                assert answers == []
-                may_apply.set()
-            # Then the repetition gets the first offset
-            assert answers == [first]
-            assert await values_of(leader, first.base_offset + 1) == [b"a", b"b"]
-
-    trio.run(run)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(repeat)
+            await trio.testing.wait_all_tasks_blocked()
+            assert answers == []
+            may_apply.set()
+        # Then the repetition gets the first offset
+        assert answers == [first]
+        assert await values_of(leader, first.base_offset + 1) == [b"a", b"b"]
 
 
-def test_batch_repeated_after_client_timeout_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_batch_repeated_after_client_timeout_is_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The repetition waits for the outcome of the first batch, whose client waits no longer."""
+    async with opened(formatted(tmp_path, 1, dynamic=True)) as quorum:
+        leader = await quorum.leader()
+        producer = (await leader.topic.new_producer_id(None)).producer_id
+        # Given a leader whose commits are delayed
+        pending: list[tuple[tuple[bytes, ...], Callable[[ProposalResolved], None]]] = []
+        submit = leader.server.submit
 
-    async def run() -> None:
-        async with opened(formatted(tmp_path, 1, dynamic=True)) as quorum:
-            leader = await quorum.leader()
-            producer = (await leader.topic.new_producer_id(None)).producer_id
-            # Given a leader whose commits are delayed
-            pending: list[tuple[tuple[bytes, ...], Callable[[ProposalResolved], None]]] = []
-            submit = leader.server.submit
+        def delay(commands: tuple[bytes, ...], on_reply: Callable[[ProposalResolved], None], **_: bool) -> None:
+            pending.append((commands, on_reply))
 
-            def delay(commands: tuple[bytes, ...], on_reply: Callable[[ProposalResolved], None], **_: bool) -> None:
-                pending.append((commands, on_reply))
+        monkeypatch.setattr(leader.server, "submit", delay)
+        answers: list[Produced] = []
 
-            monkeypatch.setattr(leader.server, "submit", delay)
-            answers: list[Produced] = []
+        async def produce(*, task_status: trio.TaskStatus[trio.CancelScope] = trio.TASK_STATUS_IGNORED) -> None:
+            with trio.CancelScope() as scope:
+                task_status.started(scope)
+                answers.append(await leader.topic.append(batch(b"a", producer=producer, sequence=0), None))
 
-            async def produce(*, task_status: trio.TaskStatus[trio.CancelScope] = trio.TASK_STATUS_IGNORED) -> None:
-                with trio.CancelScope() as scope:
-                    task_status.started(scope)
-                    answers.append(await leader.topic.append(batch(b"a", producer=producer, sequence=0), None))
-
-            async with trio.open_nursery() as nursery:
-                # When a client's request times out, and the client sends the batch again
-                first = await nursery.start(produce)
-                await trio.testing.wait_all_tasks_blocked()
-                first.cancel()
-                nursery.start_soon(produce)
-                await trio.testing.wait_all_tasks_blocked()
-                assert len(pending) == 1
-                # and the first batch is committed later
-                submit(*pending[0])
-            # Then the log has the batch once, and the repetition gets its offset
+        async with trio.open_nursery() as nursery:
+            # When a client's request times out, and the client sends the batch again
+            first = await nursery.start(produce)
+            await trio.testing.wait_all_tasks_blocked()
+            first.cancel()
+            nursery.start_soon(produce)
+            await trio.testing.wait_all_tasks_blocked()
             assert len(pending) == 1
-            (again,) = answers
-            assert await values_of(leader, again.base_offset + 1) == [b"a"]
-
-    trio.run(run)
+            # and the first batch is committed later
+            submit(*pending[0])
+        # Then the log has the batch once, and the repetition gets its offset
+        assert len(pending) == 1
+        (again,) = answers
+        assert await values_of(leader, again.base_offset + 1) == [b"a"]
 
 
 def test_producer_id_of_other_user_is_refused(tmp_path: Path) -> None:
@@ -324,38 +307,30 @@ def test_future_record_does_not_expire_other_producers(tmp_path: Path) -> None:
     trio.run(run)
 
 
-def test_truncated_batch_does_not_absorb_next_batch() -> None:
+async def test_truncated_batch_does_not_absorb_next_batch() -> None:
     """The records of the next batch are not counted as the missing records of the truncated one."""
-
-    async def run() -> None:
-        machine = QuorumLog(1_000_000)
-        cut_off, *_ = data_of(batch(b"a", b"b", producer=1, sequence=0))
-        other = data_of(batch(b"c", b"d", producer=2, sequence=5))
-        await machine.apply(1, tuple(Entry.command(1, data) for data in (cut_off, *other)))
-        assert machine.producers[1].batches == [WrittenBatch(0, 0, 0)]
-        assert machine.producers[2].batches == [WrittenBatch(5, 6, 1)]
-
-    trio.run(run)
+    machine = QuorumLog(1_000_000)
+    cut_off, *_ = data_of(batch(b"a", b"b", producer=1, sequence=0))
+    other = data_of(batch(b"c", b"d", producer=2, sequence=5))
+    await machine.apply(1, tuple(Entry.command(1, data) for data in (cut_off, *other)))
+    assert machine.producers[1].batches == [WrittenBatch(0, 0, 0)]
+    assert machine.producers[2].batches == [WrittenBatch(5, 6, 1)]
 
 
-def test_batch_larger_than_reply_is_refused(tmp_path: Path) -> None:
+async def test_batch_larger_than_reply_is_refused(tmp_path: Path) -> None:
     """A follower would receive it in parts. Kafka's producer splits the batch when it receives the error."""
-
-    async def run() -> None:
-        # A large batch delays the heartbeats of all three servers.
-        settings = [replace(each, election_timeout_ms=2_000) for each in formatted(tmp_path, 3, dynamic=False)]
-        async with opened(settings) as quorum:
-            leader = await quorum.leader()
-            for values in ([b""] * 16_385, [bytes(1024 * 1024)] * 8):
-                with pytest.raises(ProduceRefusedError) as refused:
-                    await leader.topic.append(batch(*values), None)
-                assert refused.value.error_code == ErrorCode.MESSAGE_TOO_LARGE
-            leader, produced = await quorum.append(batch(*[b"x"] * 16_384))
-            for voter in quorum.running.values():
-                await voter.server.wait_commit(produced.base_offset + 16_384)
-                assert (await voter.server.read(1, 20_000, 10**7)) == (await leader.server.read(1, 20_000, 10**7))
-
-    trio.run(run)
+    # A large batch delays the heartbeats of all three servers.
+    settings = [replace(each, election_timeout_ms=2_000) for each in formatted(tmp_path, 3, dynamic=False)]
+    async with opened(settings) as quorum:
+        leader = await quorum.leader()
+        for values in ([b""] * 16_385, [bytes(1024 * 1024)] * 8):
+            with pytest.raises(ProduceRefusedError) as refused:
+                await leader.topic.append(batch(*values), None)
+            assert refused.value.error_code == ErrorCode.MESSAGE_TOO_LARGE
+        leader, produced = await quorum.append(batch(*[b"x"] * 16_384))
+        for voter in quorum.running.values():
+            await voter.server.wait_commit(produced.base_offset + 16_384)
+            assert (await voter.server.read(1, 20_000, 10**7)) == (await leader.server.read(1, 20_000, 10**7))
 
 
 async def request_to_leader(quorum: Quorum, message: object) -> object:
@@ -391,39 +366,33 @@ def test_reported_follower_times_do_not_go_back(tmp_path: Path) -> None:
     trio.run(run)
 
 
-def test_observer_becomes_voter_by_add_raft_voter(tmp_path: Path) -> None:
+async def test_observer_becomes_voter_by_add_raft_voter(tmp_path: Path) -> None:
     """RemoveRaftVoter then removes a voter, and the others remain."""
-
-    async def run() -> None:
-        settings = formatted(tmp_path, 4, dynamic=True)
-        async with opened(settings[:3]) as quorum:
-            leader = await quorum.leader()
-            await leader.topic.append(batch(b"one"), None)
-            fourth = await quorum.start(settings[3])
-            port = settings[3].listeners[0].port
-            listener = admin.AddRaftVoterRequestListener(name="CONTROLLER", host=LOOPBACK, port=port)
-            directory = UUID(bytes=fourth.key.directory)
-            added = await request_to_leader(
-                quorum,
-                admin.AddRaftVoterRequest(
-                    timeout_ms=10_000, voter_id=4, voter_directory_id=directory, listeners=(listener,)
-                ),
-            )
-            assert added == admin.AddRaftVoterResponse()
-            leaving = next(voter for voter in quorum.running.values() if voter.key not in (leader.key, fourth.key))
-            removed = await request_to_leader(
-                quorum,
-                admin.RemoveRaftVoterRequest(
-                    voter_id=leaving.key.id, voter_directory_id=UUID(bytes=leaving.key.directory)
-                ),
-            )
-            assert removed == admin.RemoveRaftVoterResponse()
-            produced = await leader.topic.append(batch(b"two"), None)
-            assert await values_of(fourth, produced.base_offset + 1) == [b"one", b"two"]
-            voters = leader.server.describe().raft.configuration.voter_ids
-            assert {key.id for key in voters if isinstance(key, ReplicaKey)} == {1, 2, 3, 4} - {leaving.key.id}
-
-    trio.run(run)
+    settings = formatted(tmp_path, 4, dynamic=True)
+    async with opened(settings[:3]) as quorum:
+        leader = await quorum.leader()
+        await leader.topic.append(batch(b"one"), None)
+        fourth = await quorum.start(settings[3])
+        port = settings[3].listeners[0].port
+        listener = admin.AddRaftVoterRequestListener(name="CONTROLLER", host=LOOPBACK, port=port)
+        directory = UUID(bytes=fourth.key.directory)
+        added = await request_to_leader(
+            quorum,
+            admin.AddRaftVoterRequest(
+                timeout_ms=10_000, voter_id=4, voter_directory_id=directory, listeners=(listener,)
+            ),
+        )
+        assert added == admin.AddRaftVoterResponse()
+        leaving = next(voter for voter in quorum.running.values() if voter.key not in (leader.key, fourth.key))
+        removed = await request_to_leader(
+            quorum,
+            admin.RemoveRaftVoterRequest(voter_id=leaving.key.id, voter_directory_id=UUID(bytes=leaving.key.directory)),
+        )
+        assert removed == admin.RemoveRaftVoterResponse()
+        produced = await leader.topic.append(batch(b"two"), None)
+        assert await values_of(fourth, produced.base_offset + 1) == [b"one", b"two"]
+        voters = leader.server.describe().raft.configuration.voter_ids
+        assert {key.id for key in voters if isinstance(key, ReplicaKey)} == {1, 2, 3, 4} - {leaving.key.id}
 
 
 async def test_added_voter_keeps_changes_during_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -457,150 +426,129 @@ async def test_added_voter_keeps_changes_during_its_test(monkeypatch: pytest.Mon
     assert [target[0] for target in changes] == [moved]
 
 
-def test_unreadable_listeners_of_voter_are_refused(tmp_path: Path) -> None:
+async def test_unreadable_listeners_of_voter_are_refused(tmp_path: Path) -> None:
     """Followers would stop permanently at such a record, so the leader would lose all of them."""
-
-    async def run() -> None:
-        async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
-            leader = await quorum.leader()
-            for listeners in ([f"C{number}" for number in range(17)], ["C" * 256]):
-                port, before = leader.listener.port, leader.server.describe().raft.configuration
-                updated = await request_to_leader(
-                    quorum,
-                    admin.UpdateRaftVoterRequest(
-                        current_leader_epoch=leader.server.role.term,
-                        voter_id=leader.key.id,
-                        voter_directory_id=UUID(bytes=leader.key.directory),
-                        listeners=tuple(
-                            admin.UpdateRaftVoterRequestListener(name=name, host=LOOPBACK, port=port)
-                            for name in listeners
-                        ),
-                        k_raft_version_feature=admin.UpdateRaftVoterRequestKRaftVersion(
-                            min_supported_version=0, max_supported_version=1
-                        ),
+    async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
+        leader = await quorum.leader()
+        for listeners in ([f"C{number}" for number in range(17)], ["C" * 256]):
+            port, before = leader.listener.port, leader.server.describe().raft.configuration
+            updated = await request_to_leader(
+                quorum,
+                admin.UpdateRaftVoterRequest(
+                    current_leader_epoch=leader.server.role.term,
+                    voter_id=leader.key.id,
+                    voter_directory_id=UUID(bytes=leader.key.directory),
+                    listeners=tuple(
+                        admin.UpdateRaftVoterRequestListener(name=name, host=LOOPBACK, port=port) for name in listeners
                     ),
-                )
-                assert isinstance(updated, admin.UpdateRaftVoterResponse)
-                assert updated.error_code == ErrorCode.INVALID_REQUEST
-                added = await request_to_leader(
-                    quorum,
-                    admin.AddRaftVoterRequest(
-                        timeout_ms=1_000,
-                        voter_id=9,
-                        voter_directory_id=UUID(int=9),
-                        listeners=tuple(
-                            admin.AddRaftVoterRequestListener(name=name, host=LOOPBACK, port=port) for name in listeners
-                        ),
+                    k_raft_version_feature=admin.UpdateRaftVoterRequestKRaftVersion(
+                        min_supported_version=0, max_supported_version=1
                     ),
-                )
-                assert isinstance(added, admin.AddRaftVoterResponse)
-                assert (added.error_code, leader.server.describe().raft.configuration) == (
-                    ErrorCode.INVALID_REQUEST,
-                    before,
-                )
+                ),
+            )
+            assert isinstance(updated, admin.UpdateRaftVoterResponse)
+            assert updated.error_code == ErrorCode.INVALID_REQUEST
+            added = await request_to_leader(
+                quorum,
+                admin.AddRaftVoterRequest(
+                    timeout_ms=1_000,
+                    voter_id=9,
+                    voter_directory_id=UUID(int=9),
+                    listeners=tuple(
+                        admin.AddRaftVoterRequestListener(name=name, host=LOOPBACK, port=port) for name in listeners
+                    ),
+                ),
+            )
+            assert isinstance(added, admin.AddRaftVoterResponse)
+            assert (added.error_code, leader.server.describe().raft.configuration) == (
+                ErrorCode.INVALID_REQUEST,
+                before,
+            )
 
-    trio.run(run)
 
-
-def test_added_voter_restarts_without_leader(tmp_path: Path) -> None:
+async def test_added_voter_restarts_without_leader(tmp_path: Path) -> None:
     """The voter's log names the voters. If it requested them first, a quorum of such voters could never restart."""
-
-    async def run() -> None:
-        settings = formatted(tmp_path, 2, dynamic=True, initial=1)
-        async with opened(settings) as quorum:
-            leader = await quorum.leader()
-            await leader.topic.append(batch(b"one"), None)
-            joined = quorum.running[2]
-            listener = admin.AddRaftVoterRequestListener(
-                name="CONTROLLER", host=LOOPBACK, port=settings[1].listeners[0].port
-            )
-            added = await request_to_leader(
-                quorum,
-                admin.AddRaftVoterRequest(
-                    timeout_ms=10_000,
-                    voter_id=2,
-                    voter_directory_id=UUID(bytes=joined.key.directory),
-                    listeners=(listener,),
-                ),
-            )
-            assert added == admin.AddRaftVoterResponse()
-            for node_id in (1, 2):
-                await quorum.end(node_id)
-            # The first server alone is not a majority, so the second is started before the first has a leader.
-            await quorum.start(settings[1])
-            await quorum.start(settings[0])
-            await (await quorum.leader()).topic.append(batch(b"two"), None)
-
-    trio.run(run)
+    settings = formatted(tmp_path, 2, dynamic=True, initial=1)
+    async with opened(settings) as quorum:
+        leader = await quorum.leader()
+        await leader.topic.append(batch(b"one"), None)
+        joined = quorum.running[2]
+        listener = admin.AddRaftVoterRequestListener(
+            name="CONTROLLER", host=LOOPBACK, port=settings[1].listeners[0].port
+        )
+        added = await request_to_leader(
+            quorum,
+            admin.AddRaftVoterRequest(
+                timeout_ms=10_000,
+                voter_id=2,
+                voter_directory_id=UUID(bytes=joined.key.directory),
+                listeners=(listener,),
+            ),
+        )
+        assert added == admin.AddRaftVoterResponse()
+        for node_id in (1, 2):
+            await quorum.end(node_id)
+        # The first server alone is not a majority, so the second is started before the first has a leader.
+        await quorum.start(settings[1])
+        await quorum.start(settings[0])
+        await (await quorum.leader()).topic.append(batch(b"two"), None)
 
 
-def test_returning_observer_uses_bootstrap_servers(tmp_path: Path) -> None:
+async def test_returning_observer_uses_bootstrap_servers(tmp_path: Path) -> None:
     """The voters changed while it was stopped, and the server in its log no longer listens."""
-
-    async def run() -> None:
-        settings = formatted(tmp_path, 3, dynamic=True, initial=1)
-        async with opened(settings) as quorum:
-            first = await quorum.leader()
-            produced = await first.topic.append(batch(b"one"), None)
-            assert await values_of(quorum.running[3], produced.base_offset + 1) == [b"one"]
-            await quorum.end(3)
-            second = quorum.running[2]
-            listener = admin.AddRaftVoterRequestListener(
-                name="CONTROLLER", host=LOOPBACK, port=settings[1].listeners[0].port
-            )
-            directory = UUID(bytes=second.key.directory)
-            added = await request_to_leader(
-                quorum,
-                admin.AddRaftVoterRequest(
-                    timeout_ms=10_000, voter_id=2, voter_directory_id=directory, listeners=(listener,)
-                ),
-            )
-            removed = await request_to_leader(
-                quorum, admin.RemoveRaftVoterRequest(voter_id=1, voter_directory_id=UUID(bytes=first.key.directory))
-            )
-            assert (added, removed) == (admin.AddRaftVoterResponse(), admin.RemoveRaftVoterResponse())
-            await quorum.end(1)
-            assert (await quorum.leader()).key.id == 2
-            produced = await second.topic.append(batch(b"two"), None)
-            returned = await quorum.start(settings[2])
-            assert await values_of(returned, produced.base_offset + 1) == [b"one", b"two"]
-
-    trio.run(run)
+    settings = formatted(tmp_path, 3, dynamic=True, initial=1)
+    async with opened(settings) as quorum:
+        first = await quorum.leader()
+        produced = await first.topic.append(batch(b"one"), None)
+        assert await values_of(quorum.running[3], produced.base_offset + 1) == [b"one"]
+        await quorum.end(3)
+        second = quorum.running[2]
+        listener = admin.AddRaftVoterRequestListener(
+            name="CONTROLLER", host=LOOPBACK, port=settings[1].listeners[0].port
+        )
+        directory = UUID(bytes=second.key.directory)
+        added = await request_to_leader(
+            quorum,
+            admin.AddRaftVoterRequest(
+                timeout_ms=10_000, voter_id=2, voter_directory_id=directory, listeners=(listener,)
+            ),
+        )
+        removed = await request_to_leader(
+            quorum, admin.RemoveRaftVoterRequest(voter_id=1, voter_directory_id=UUID(bytes=first.key.directory))
+        )
+        assert (added, removed) == (admin.AddRaftVoterResponse(), admin.RemoveRaftVoterResponse())
+        await quorum.end(1)
+        assert (await quorum.leader()).key.id == 2
+        produced = await second.topic.append(batch(b"two"), None)
+        returned = await quorum.start(settings[2])
+        assert await values_of(returned, produced.base_offset + 1) == [b"one", b"two"]
 
 
-def test_removed_leader_leads_until_removal_is_committed(tmp_path: Path) -> None:
+async def test_removed_leader_leads_until_removal_is_committed(tmp_path: Path) -> None:
     """The others fetch the removal from it, although the new configuration no longer has it."""
-
-    async def run() -> None:
-        async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
-            leader = await quorum.leader()
-            await leader.topic.append(batch(b"one"), None)
-            directory = UUID(bytes=leader.key.directory)
-            removed = await request_to_leader(
-                quorum, admin.RemoveRaftVoterRequest(voter_id=leader.key.id, voter_directory_id=directory)
-            )
-            assert removed == admin.RemoveRaftVoterResponse()
-            await quorum.end(leader.key.id)
-            successor = await quorum.leader()
-            produced = await successor.topic.append(batch(b"two"), None)
-            assert await values_of(successor, produced.base_offset + 1) == [b"one", b"two"]
-
-    trio.run(run)
+    async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
+        leader = await quorum.leader()
+        await leader.topic.append(batch(b"one"), None)
+        directory = UUID(bytes=leader.key.directory)
+        removed = await request_to_leader(
+            quorum, admin.RemoveRaftVoterRequest(voter_id=leader.key.id, voter_directory_id=directory)
+        )
+        assert removed == admin.RemoveRaftVoterResponse()
+        await quorum.end(leader.key.id)
+        successor = await quorum.leader()
+        produced = await successor.topic.append(batch(b"two"), None)
+        assert await values_of(successor, produced.base_offset + 1) == [b"one", b"two"]
 
 
-def test_restarted_voter_starts_from_snapshot(tmp_path: Path) -> None:
+async def test_restarted_voter_starts_from_snapshot(tmp_path: Path) -> None:
     """A snapshot has the records and the producers."""
-
-    async def run() -> None:
-        settings = formatted(tmp_path, 3, dynamic=True)
-        async with opened(settings) as quorum:
-            leader = await quorum.leader()
-            producer = (await leader.topic.new_producer_id(None)).producer_id
-            first = await leader.topic.append(batch(b"a", producer=producer, sequence=0), None)
-            assert await leader.server.take_snapshot() is not None
-            await quorum.end(leader.key.id)
-            returned = await quorum.start(settings[leader.key.id - 1])
-            await returned.server.wait_applied(first.base_offset + 1)
-            assert returned.machine.producers[producer].batches[-1].base_offset == first.base_offset
-
-    trio.run(run)
+    settings = formatted(tmp_path, 3, dynamic=True)
+    async with opened(settings) as quorum:
+        leader = await quorum.leader()
+        producer = (await leader.topic.new_producer_id(None)).producer_id
+        first = await leader.topic.append(batch(b"a", producer=producer, sequence=0), None)
+        assert await leader.server.take_snapshot() is not None
+        await quorum.end(leader.key.id)
+        returned = await quorum.start(settings[leader.key.id - 1])
+        await returned.server.wait_applied(first.base_offset + 1)
+        assert returned.machine.producers[producer].batches[-1].base_offset == first.base_offset

@@ -96,40 +96,35 @@ async def until(condition: Callable[[], bool]) -> None:
         await trio.sleep(0.02)
 
 
-def test_wrong_address_of_follower_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wrong_address_of_follower_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server with the wrong setting reports it."""
-
-    async def run() -> None:
-        settings, refused = formatted(tmp_path, 3, dynamic=True), list[AddressRefused]()
-        with wrong_places(settings) as wrong:
-            async with opened(settings, monkeypatch, refused) as quorum:
-                leader = await quorum.leader()
-                bad = next(number for number in (1, 2, 3) if number != leader.key.id)
-                right = recorded(leader, bad)
-                for kind in KINDS:
-                    place = wrong.place(kind, 6 - bad - leader.key.id)
-                    await quorum.end(bad)
-                    refused.clear()
-                    await quorum.start(advertising(settings[bad - 1], place))
-                    await until(lambda: bool(refused))
-                    assert host_port(refused[0].address) == place
-                    assert host_port(refused[0].recorded) == right == recorded(leader, bad)
-
-    trio.run(run)
+    settings, refused = formatted(tmp_path, 3, dynamic=True), list[AddressRefused]()
+    with wrong_places(settings) as wrong:
+        async with opened(settings, monkeypatch, refused) as quorum:
+            leader = await quorum.leader()
+            bad = next(number for number in (1, 2, 3) if number != leader.key.id)
+            right = recorded(leader, bad)
+            for kind in KINDS:
+                place = wrong.place(kind, 6 - bad - leader.key.id)
+                await quorum.end(bad)
+                refused.clear()
+                await quorum.start(advertising(settings[bad - 1], place))
+                await until(lambda: bool(refused))
+                assert host_port(refused[0].address) == place
+                assert host_port(refused[0].recorded) == right == recorded(leader, bad)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_wrong_address_of_leader_is_not_recorded(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        settings, refused = formatted(tmp_path, 1, dynamic=True, initial=1), list[AddressRefused]()
-        other = formatted(tmp_path / "other", 1, dynamic=True, initial=1)
-        with wrong_places([*settings, *other]) as wrong:
-            async with opened([advertising(settings[0], wrong.place(kind, 2))], monkeypatch, refused) as quorum:
-                leader = await quorum.leader()
-                await until(lambda: bool(refused))
-                assert recorded(leader, 1) == (LOOPBACK, settings[0].listeners[0].port)
-
-    trio.run(run)
+async def test_wrong_address_of_leader_is_not_recorded(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, refused = formatted(tmp_path, 1, dynamic=True, initial=1), list[AddressRefused]()
+    other = formatted(tmp_path / "other", 1, dynamic=True, initial=1)
+    with wrong_places([*settings, *other]) as wrong:
+        async with opened([advertising(settings[0], wrong.place(kind, 2))], monkeypatch, refused) as quorum:
+            leader = await quorum.leader()
+            await until(lambda: bool(refused))
+            assert recorded(leader, 1) == (LOOPBACK, settings[0].listeners[0].port)
 
 
 @pytest.mark.parametrize(
@@ -139,41 +134,37 @@ def test_wrong_address_of_leader_is_not_recorded(kind: str, tmp_path: Path, monk
         *("unresponsive-uncorrected", "closed-corrected"),
     ),
 )
-def test_majority_elects_despite_wrong_record(
+async def test_majority_elects_despite_wrong_record(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_corrected: bool
 ) -> None:
     """The record of an older version, or of a Kafka controller, names a wrong place; then the leader is stopped."""
-
-    async def run() -> None:
-        settings = formatted(tmp_path, 3, dynamic=True)
-        with wrong_places(settings) as wrong:
-            async with opened(settings, monkeypatch) as quorum:
-                leader = await quorum.leader()
-                bad = next(number for number in (1, 2, 3) if number != leader.key.id)
-                place = wrong.place(kind, 6 - bad - leader.key.id)
-                mistaken = advertising(settings[bad - 1], place)
+    settings = formatted(tmp_path, 3, dynamic=True)
+    with wrong_places(settings) as wrong:
+        async with opened(settings, monkeypatch) as quorum:
+            leader = await quorum.leader()
+            bad = next(number for number in (1, 2, 3) if number != leader.key.id)
+            place = wrong.place(kind, 6 - bad - leader.key.id)
+            mistaken = advertising(settings[bad - 1], place)
+            await quorum.end(bad)
+            voters = leader.server.describe().raft.configuration.voters
+            key = next(each for each in map(replica, (e.server_id for e in voters)) if each.id == bad)
+            moved = server_of(key, mistaken.advertised)
+            await leader.server.change_configuration(
+                tuple(moved if each.server_id == moved.server_id else each for each in voters), head=leader_head(1)
+            )
+            await quorum.start(mistaken)
+            last = leader.server.commit_index
+            for voter in quorum.running.values():
+                await voter.server.wait_commit(last)
+            await quorum.end(leader.key.id)
+            if is_corrected:
                 await quorum.end(bad)
-                voters = leader.server.describe().raft.configuration.voters
-                key = next(each for each in map(replica, (e.server_id for e in voters)) if each.id == bad)
-                moved = server_of(key, mistaken.advertised)
-                await leader.server.change_configuration(
-                    tuple(moved if each.server_id == moved.server_id else each for each in voters), head=leader_head(1)
-                )
-                await quorum.start(mistaken)
-                last = leader.server.commit_index
-                for voter in quorum.running.values():
-                    await voter.server.wait_commit(last)
-                await quorum.end(leader.key.id)
-                if is_corrected:
-                    await quorum.end(bad)
-                    await quorum.start(settings[bad - 1])
-                while (await quorum.leader()).key.id != bad:
-                    await (await quorum.leader()).resign()
-                _, produced = await quorum.append(batch(b"after"))
-                for voter in quorum.running.values():
-                    assert b"after" in await values_of(voter, produced.base_offset + 1)
-                if is_corrected:
-                    right = LOOPBACK, settings[bad - 1].listeners[0].port
-                    await until(lambda: all(recorded(each, bad) == right for each in quorum.running.values()))
-
-    trio.run(run)
+                await quorum.start(settings[bad - 1])
+            while (await quorum.leader()).key.id != bad:
+                await (await quorum.leader()).resign()
+            _, produced = await quorum.append(batch(b"after"))
+            for voter in quorum.running.values():
+                assert b"after" in await values_of(voter, produced.base_offset + 1)
+            if is_corrected:
+                right = LOOPBACK, settings[bad - 1].listeners[0].port
+                await until(lambda: all(recorded(each, bad) == right for each in quorum.running.values()))

@@ -257,11 +257,8 @@ async def test_updates_continue_during_read(autojump_clock: MockClock) -> None:
             await client.update(b"x")
 
 
-def test_invalid_index_or_count_rejected() -> None:
-    async def main() -> None:
-        async with client_of(MemoryNetwork()) as client:
-            for previous, count in ((-1, None), (0, 0)):
-                with pytest.raises(ValueError, match="a read needs an index of 0 or more"):
-                    client.entries(previous, count)
-
-    trio.run(main)
+async def test_invalid_index_or_count_rejected() -> None:
+    async with client_of(MemoryNetwork()) as client:
+        for previous, count in ((-1, None), (0, 0)):
+            with pytest.raises(ValueError, match="a read needs an index of 0 or more"):
+                client.entries(previous, count)
