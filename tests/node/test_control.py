@@ -608,15 +608,12 @@ def test_missing_node_error_explains_how_to_name_one(tmp_path: Path) -> None:
         find_control_socket(str(tmp_path), without_environment(), tmp_path)
 
 
-def test_umask_is_restored_after_creation_of_socket(tmp_path: Path) -> None:
+async def test_umask_is_restored_after_creation_of_socket(tmp_path: Path) -> None:
     previous = os.umask(0o022)
 
-    async def scenario() -> None:
+    try:
         async with served(tmp_path / "control.sock", FakeNode()):
             pass
-
-    try:
-        trio.run(scenario)
         assert os.umask(0o022) == 0o022
     finally:
         os.umask(previous)

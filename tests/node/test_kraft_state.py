@@ -4,7 +4,6 @@ import json
 from collections.abc import AsyncIterator, Iterable
 
 import pytest
-import trio
 
 from consensus.core.model import Entry, EntryKind, LogId
 from consensus.protocols.kafka.wire.records import Record, RecordBatch
@@ -81,20 +80,17 @@ async def test_producer_keeps_owner_across_epochs_and_snapshots() -> None:
     assert restored.producers[1].owner == owner_of("User:alice")
 
 
-def test_producer_without_owner_gets_first_one_in_log() -> None:
+async def test_producer_without_owner_gets_first_one_in_log() -> None:
     def claim(principal: str) -> Entry:
         return Entry(1, EntryKind.CONTROL, control_data(PRODUCER_OWNER, owner_data(1, owner_of(principal)), 901))
 
-    async def run() -> None:
-        machine, restored = QuorumLog(MAX_BYTES), QuorumLog(MAX_BYTES)
-        await machine.apply(1, (id_request_of(None), claim("User:alice"), claim("User:bob")))
-        await machine.apply(4, commands(b"a", producer=1, sequence=0))
-        await restored.restore(LogId(4, 1), stream(machine.snapshot()))
-        for each in (machine, restored):
-            assert each.producers[1].owner == owner_of("User:alice")
-        assert machine._producers_of == restored._producers_of
-
-    trio.run(run)
+    machine, restored = QuorumLog(MAX_BYTES), QuorumLog(MAX_BYTES)
+    await machine.apply(1, (id_request_of(None), claim("User:alice"), claim("User:bob")))
+    await machine.apply(4, commands(b"a", producer=1, sequence=0))
+    await restored.restore(LogId(4, 1), stream(machine.snapshot()))
+    for each in (machine, restored):
+        assert each.producers[1].owner == owner_of("User:alice")
+    assert machine._producers_of == restored._producers_of
 
 
 @pytest.mark.parametrize(("principal", "columns"), [(None, 4), ("User:alice", 5)])
@@ -107,38 +103,32 @@ async def test_row_without_owner_has_four_columns(principal: str | None, columns
     assert [len(row) for row in rows] == [columns]
 
 
-def test_user_beyond_producer_limit_displaces_own_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_user_beyond_producer_limit_displaces_own_producers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_machine, "MAX_PRODUCERS", 10)
 
-    async def run() -> None:
-        machine = QuorumLog(MAX_BYTES)
-        await machine.apply(
-            1, (id_request_of("User:alice"), *(id_request_of("User:bob"),) * 30, id_request_of("User:alice"))
-        )
-        owners = [each.owner for each in machine.producers.values()]
-        assert (owners.count(owner_of("User:alice")), len(owners)) == (2, 10)
-        assert set(machine.producers) == {1, 32, *range(24, 32)}
-        # And a server restored from a snapshot chooses the same
-        restored = QuorumLog(MAX_BYTES)
-        await restored.restore(LogId(32, 1), stream(machine.snapshot()))
-        for each in (machine, restored):
-            await each.apply(33, (id_request_of("User:carol"),))
-        assert restored.producers == machine.producers
-        assert 24 not in machine.producers
-
-    trio.run(run)
+    machine = QuorumLog(MAX_BYTES)
+    await machine.apply(
+        1, (id_request_of("User:alice"), *(id_request_of("User:bob"),) * 30, id_request_of("User:alice"))
+    )
+    owners = [each.owner for each in machine.producers.values()]
+    assert (owners.count(owner_of("User:alice")), len(owners)) == (2, 10)
+    assert set(machine.producers) == {1, 32, *range(24, 32)}
+    # And a server restored from a snapshot chooses the same
+    restored = QuorumLog(MAX_BYTES)
+    await restored.restore(LogId(32, 1), stream(machine.snapshot()))
+    for each in (machine, restored):
+        await each.apply(33, (id_request_of("User:carol"),))
+    assert restored.producers == machine.producers
+    assert 24 not in machine.producers
 
 
-def test_oldest_producer_is_dropped_if_none_has_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_oldest_producer_is_dropped_if_none_has_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs of earlier versions have producers without owners."""
     monkeypatch.setattr(state_machine, "MAX_PRODUCERS", 3)
 
-    async def run() -> None:
-        machine = QuorumLog(MAX_BYTES)
-        await machine.apply(1, (id_request_of(None),) * 5)
-        assert set(machine.producers) == {3, 4, 5}
-
-    trio.run(run)
+    machine = QuorumLog(MAX_BYTES)
+    await machine.apply(1, (id_request_of(None),) * 5)
+    assert set(machine.producers) == {3, 4, 5}
 
 
 async def test_log_beyond_kept_bytes_never_has_snapshot() -> None:

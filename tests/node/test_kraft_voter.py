@@ -262,49 +262,43 @@ async def test_batch_repeated_after_client_timeout_is_written_once(
         assert await values_of(leader, again.base_offset + 1) == [b"a"]
 
 
-def test_producer_id_of_other_user_is_refused(tmp_path: Path) -> None:
+async def test_producer_id_of_other_user_is_refused(tmp_path: Path) -> None:
     """The leader gave one id to the user; the other one was requested by another server, which sends no user."""
     alice, bob = "User:alice", "User:bob"
 
-    async def run() -> None:
-        async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
-            leader = await quorum.leader()
-            producers = [(await leader.topic.new_producer_id(user)).producer_id for user in (alice, None)]
-            for producer in producers:
-                await leader.topic.append(batch(b"a", producer=producer, sequence=0), alice)
-                with pytest.raises(ProduceRefusedError, match="belongs to another user") as refused:
-                    await leader.topic.append(batch(b"stolen", producer=producer, sequence=1), bob)
-                assert refused.value.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
-                own = await leader.topic.append(batch(b"b", producer=producer, sequence=1), alice)
-            assert await values_of(leader, own.base_offset + 1) == [b"a", b"b"] * 2
-            # And by the next leader
-            await quorum.end(leader.key.id)
-            successor = await quorum.leader()
-            for producer in producers:
-                with pytest.raises(ProduceRefusedError, match="belongs to another user"):
-                    await successor.topic.append(batch(b"stolen", producer=producer, sequence=2), bob)
-
-    trio.run(run)
+    async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
+        leader = await quorum.leader()
+        producers = [(await leader.topic.new_producer_id(user)).producer_id for user in (alice, None)]
+        for producer in producers:
+            await leader.topic.append(batch(b"a", producer=producer, sequence=0), alice)
+            with pytest.raises(ProduceRefusedError, match="belongs to another user") as refused:
+                await leader.topic.append(batch(b"stolen", producer=producer, sequence=1), bob)
+            assert refused.value.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            own = await leader.topic.append(batch(b"b", producer=producer, sequence=1), alice)
+        assert await values_of(leader, own.base_offset + 1) == [b"a", b"b"] * 2
+        # And by the next leader
+        await quorum.end(leader.key.id)
+        successor = await quorum.leader()
+        for producer in producers:
+            with pytest.raises(ProduceRefusedError, match="belongs to another user"):
+                await successor.topic.append(batch(b"stolen", producer=producer, sequence=2), bob)
 
 
-def test_future_record_does_not_expire_other_producers(tmp_path: Path) -> None:
+async def test_future_record_does_not_expire_other_producers(tmp_path: Path) -> None:
     alice, bob = "User:alice", "User:bob"
 
-    async def run() -> None:
-        async with opened(formatted(tmp_path, 1, dynamic=True)) as quorum:
-            topic = (await quorum.leader()).topic
-            ours, theirs = [(await topic.new_producer_id(user)).producer_id for user in (alice, bob)]
-            await topic.append(batch(b"a", producer=ours, sequence=0), alice)
-            future = replace(batch(b"x", producer=theirs, sequence=0), records=(Record(2**62, None, b"x"),))
-            with suppress(ProduceRefusedError):
-                await topic.append(future, bob)
-            await topic.append(batch(b"y", producer=theirs, sequence=0), bob)
-            await topic.append(batch(b"b", producer=ours, sequence=1), alice)
-            with pytest.raises(ProduceRefusedError, match="more than an hour after") as refused:
-                await topic.append(future, bob)
-            assert refused.value.error_code == ErrorCode.INVALID_TIMESTAMP
-
-    trio.run(run)
+    async with opened(formatted(tmp_path, 1, dynamic=True)) as quorum:
+        topic = (await quorum.leader()).topic
+        ours, theirs = [(await topic.new_producer_id(user)).producer_id for user in (alice, bob)]
+        await topic.append(batch(b"a", producer=ours, sequence=0), alice)
+        future = replace(batch(b"x", producer=theirs, sequence=0), records=(Record(2**62, None, b"x"),))
+        with suppress(ProduceRefusedError):
+            await topic.append(future, bob)
+        await topic.append(batch(b"y", producer=theirs, sequence=0), bob)
+        await topic.append(batch(b"b", producer=ours, sequence=1), alice)
+        with pytest.raises(ProduceRefusedError, match="more than an hour after") as refused:
+            await topic.append(future, bob)
+        assert refused.value.error_code == ErrorCode.INVALID_TIMESTAMP
 
 
 async def test_truncated_batch_does_not_absorb_next_batch() -> None:
@@ -340,30 +334,27 @@ async def request_to_leader(quorum: Quorum, message: object) -> object:
         return await connection.ask(message, wait_ms=10_000)
 
 
-def test_reported_follower_times_do_not_go_back(tmp_path: Path) -> None:
+async def test_reported_follower_times_do_not_go_back(tmp_path: Path) -> None:
     """The test repeats DescribeQuorum while the followers fetch, as a monitoring tool would."""
     topic = admin.DescribeQuorumRequestTopic(
         topic_name="__cluster_metadata", partitions=(admin.DescribeQuorumRequestPartition(partition_index=0),)
     )
 
-    async def run() -> None:
-        async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
-            leader = await quorum.leader()
-            reported: dict[int, tuple[int, int]] = {}
-            requests = 0
-            with trio.fail_after(60):
-                async with open_connection(LOOPBACK, leader.listener.port) as connection:
-                    # On a busy machine a follower may fetch for the first time after hundreds of requests.
-                    while requests < 150 or len(reported) < 3 or min(min(times) for times in reported.values()) <= 0:
-                        requests += 1
-                        answer = await connection.ask(admin.DescribeQuorumRequest(topics=(topic,)))
-                        for row in answer.topics[0].partitions[0].current_voters:
-                            times = row.last_fetch_timestamp, row.last_caught_up_timestamp
-                            before = reported.get(row.replica_id, (-1, -1))
-                            assert all(map(ge, times, before)), f"{row.replica_id}: {before}, then {times}"
-                            reported[row.replica_id] = times
-
-    trio.run(run)
+    async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
+        leader = await quorum.leader()
+        reported: dict[int, tuple[int, int]] = {}
+        requests = 0
+        with trio.fail_after(60):
+            async with open_connection(LOOPBACK, leader.listener.port) as connection:
+                # On a busy machine a follower may fetch for the first time after hundreds of requests.
+                while requests < 150 or len(reported) < 3 or min(min(times) for times in reported.values()) <= 0:
+                    requests += 1
+                    answer = await connection.ask(admin.DescribeQuorumRequest(topics=(topic,)))
+                    for row in answer.topics[0].partitions[0].current_voters:
+                        times = row.last_fetch_timestamp, row.last_caught_up_timestamp
+                        before = reported.get(row.replica_id, (-1, -1))
+                        assert all(map(ge, times, before)), f"{row.replica_id}: {before}, then {times}"
+                        reported[row.replica_id] = times
 
 
 async def test_observer_becomes_voter_by_add_raft_voter(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tests.node.test_kraft_voter import batch, formatted, opened
 pytestmark = pytest.mark.usefixtures("small_segments")
 
 
-def test_quorum_state_is_written_after_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_quorum_state_is_written_after_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # In the opposite order, a kill between the two writes would make the server refuse its storage as an older copy at
     # every start.
     write, perform = QuorumDirectory.write_state, Directory.perform_all
@@ -45,34 +45,31 @@ def test_quorum_state_is_written_after_storage(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("consensus.protocols.kraft.replica.open_voter._STATE_WAIT_S", 1.0)
     monkeypatch.setattr(QuorumDirectory, "write_state", write_and_note)
 
-    async def run() -> None:
-        [settings] = formatted(tmp_path, 1, dynamic=True)
-        is_candidate, leads = trio.Event(), trio.Event()
+    [settings] = formatted(tmp_path, 1, dynamic=True)
+    is_candidate, leads = trio.Event(), trio.Event()
 
-        def observe(notice: Notice) -> None:
-            if isinstance(notice, RoleChanged) and notice.role is Role.CANDIDATE:
-                # Given a disk that is slow when the server votes for itself
-                monkeypatch.setattr(Directory, "perform_all", perform_later)
-                is_candidate.set()
-            if isinstance(notice, RoleChanged) and notice.role is Role.LEADER:
-                leads.set()
+    def observe(notice: Notice) -> None:
+        if isinstance(notice, RoleChanged) and notice.role is Role.CANDIDATE:
+            # Given a disk that is slow when the server votes for itself
+            monkeypatch.setattr(Directory, "perform_all", perform_later)
+            is_candidate.set()
+        if isinstance(notice, RoleChanged) and notice.role is Role.LEADER:
+            leads.set()
 
-        with trio.fail_after(30):
-            async with open_voter(settings, observe=observe) as voter:
-                await is_candidate.wait()
-                # When only work that waits for the disk is left
-                await trio.testing.wait_all_tasks_blocked(0.1)
-                may_store.set()
-                await leads.wait()
-                await voter.server.wait_commit(1)
-                await is_written.wait()
-        # Then quorum-state was not written before the storage
-        assert [epoch for epoch, is_stored in writes if epoch and not is_stored] == []
-
-    trio.run(run)
+    with trio.fail_after(30):
+        async with open_voter(settings, observe=observe) as voter:
+            await is_candidate.wait()
+            # When only work that waits for the disk is left
+            await trio.testing.wait_all_tasks_blocked(0.1)
+            may_store.set()
+            await leads.wait()
+            await voter.server.wait_commit(1)
+            await is_written.wait()
+    # Then quorum-state was not written before the storage
+    assert [epoch for epoch, is_stored in writes if epoch and not is_stored] == []
 
 
-def test_full_disk_delays_quorum_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disk_delays_quorum_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`quorum-state` is a copy. It is written when the disk has space."""
     write, tries = QuorumDirectory.write_state, list[QuorumState]()
     is_written = trio.Event()
@@ -85,19 +82,16 @@ def test_full_disk_delays_quorum_state(tmp_path: Path, monkeypatch: pytest.Monke
         if state.leader_id == 1:
             trio.from_thread.run_sync(is_written.set)
 
-    async def run() -> None:
-        [settings] = formatted(tmp_path, 1, dynamic=True)
-        async with opened([settings]) as quorum:
-            leader = await quorum.leader()
-            await leader.topic.append(batch(b"one"), None)
-            await is_written.wait()
-            state = read_directory(settings).read_state()
-            assert state is not None
-            assert (state.leader_id, state.leader_epoch) == (1, leader.server.role.term)
-
     monkeypatch.setattr(QuorumDirectory, "write_state", write_when_there_is_space)
     monkeypatch.setattr("consensus.protocols.kraft.replica.open_voter._STATE_RETRY_S", 0.01)
-    trio.run(run)
+    [settings] = formatted(tmp_path, 1, dynamic=True)
+    async with opened([settings]) as quorum:
+        leader = await quorum.leader()
+        await leader.topic.append(batch(b"one"), None)
+        await is_written.wait()
+        state = read_directory(settings).read_state()
+        assert state is not None
+        assert (state.leader_id, state.leader_epoch) == (1, leader.server.role.term)
     assert len(tries) >= 4
 
 

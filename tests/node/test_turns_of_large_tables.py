@@ -70,23 +70,20 @@ def test_cost_of_record_is_independent_of_producer_count() -> None:
     assert cost_s(MAX_PRODUCERS) < 10 * cost_s(10)
 
 
-def test_restoring_many_producers_yields_to_other_tasks() -> None:
+async def test_restoring_many_producers_yields_to_other_tasks() -> None:
     machine, other, turns = quorum_log(MAX_PRODUCERS), QuorumLog(64 * 1024 * 1024), list[int]()
     chunks = [*machine.snapshot()]
 
-    async def restore_with_counter() -> None:
-        async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
 
-            async def count() -> None:
-                while True:
-                    await trio.lowlevel.checkpoint()
-                    turns.append(1)
+        async def count() -> None:
+            while True:
+                await trio.lowlevel.checkpoint()
+                turns.append(1)
 
-            nursery.start_soon(count)
-            await other.restore(LogId(9, 1), stream(chunks))
-            nursery.cancel_scope.cancel()
-
-    trio.run(restore_with_counter)
+        nursery.start_soon(count)
+        await other.restore(LogId(9, 1), stream(chunks))
+        nursery.cancel_scope.cancel()
     assert other.producers == machine.producers
     assert len(turns) >= MAX_PRODUCERS // 512
 
