@@ -172,6 +172,11 @@ class MadeFarms:
         """Return the places of these clusters."""
         return {each: self._logs[each].place for each in clusters}
 
+    def check_range(self, log: SelectedLog, first: int, end: int) -> bool:
+        """Return True, since generated entries are not damaged."""
+        del log, first, end
+        return True
+
 
 class Period(NamedTuple):
     """The cost of the batches of one reporting period, in processor seconds except for the elapsed time."""

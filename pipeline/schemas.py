@@ -198,7 +198,7 @@ DERIVED: dict[str, StructType] = {
 
 TRANSITIONS = _columns(
     """farm STRING, server_id BIGINT, at TIMESTAMP, index BIGINT, previous STRING, state STRING, reason STRING,
-    session_started_at TIMESTAMP, session_reports BIGINT, uptime_ms BIGINT, day DATE"""
+    session_started_at TIMESTAMP, session_reports BIGINT, uptime_ms BIGINT, after_index BIGINT, day DATE"""
 )
 """Changes of a server's state (`pipeline/watch/machine.py`)."""
 

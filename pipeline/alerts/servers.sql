@@ -6,31 +6,41 @@
 --     gone        why no alert is due: an operator took it out, or it left by itself before it stopped. If the server is
 --                 healthy again and the outage is not over yet, the state during the outage counts
 --
+-- A correction can set log time back, so the order of transitions is the order of the log. If log time was set back since
+-- the server became healthy, the length of its health is unknown: the earlier outage is over.
+--
 -- Times are log time, as in `transitions`, also those of events: the clocks of two nodes may differ by hours, so they are
 -- not compared. The events of one node have its own order. An event without log time cannot be placed between events of
 -- other nodes: a server left in order only if that is also the last event of each node without dates. A server of which history is cut off (--keep-days) is
 -- down since its last row in `current_watched`.
-WITH steps AS (
-  SELECT t.*, t.state <> 'healthy' AS down, lag(t.state <> 'healthy') OVER in_order AS was_down
+WITH placed AS (
+  -- Rows of earlier versions lack `after_index`.
+  SELECT t.*, coalesce(t.index, t.after_index, max(t.index) OVER (
+    PARTITION BY t.farm, t.server_id ORDER BY t.at, t.index NULLS FIRST)) AS place
   FROM transitions t
-  WINDOW in_order AS (PARTITION BY t.farm, t.server_id ORDER BY t.at, t.index NULLS FIRST)
+),
+steps AS (
+  SELECT p.*, p.state <> 'healthy' AS down, lag(p.state <> 'healthy') OVER in_order AS was_down,
+    row_number() OVER in_order AS step
+  FROM placed p
+  WINDOW in_order AS (PARTITION BY p.farm, p.server_id ORDER BY p.place, p.index NULLS LAST)
 ),
 healed AS (
-  SELECT s.*, max(CASE WHEN NOT down AND coalesce(was_down, true) THEN s.at END) OVER (
-    PARTITION BY farm, server_id ORDER BY s.at, s.index NULLS FIRST) AS healthy_since
+  SELECT s.*, last_value(CASE WHEN NOT down AND coalesce(was_down, true) THEN s.at END IGNORE NULLS) OVER (
+    PARTITION BY farm, server_id ORDER BY step) AS healthy_since
   FROM steps s
 ),
 numbered AS (
   SELECT h.*, sum(CASE WHEN down AND NOT coalesce(was_down, false)
-      AND epoch_ms(h.at) - epoch_ms(healthy_since) >= $keep_ms THEN 1 ELSE 0 END) OVER (
-    PARTITION BY farm, server_id ORDER BY h.at, h.index NULLS FIRST) AS outage
+      AND epoch_ms(h.at) - epoch_ms(healthy_since) NOT BETWEEN 0 AND $keep_ms - 1 THEN 1 ELSE 0 END) OVER (
+    PARTITION BY farm, server_id ORDER BY step) AS outage
   FROM healed h
 ),
 outages AS (
-  SELECT farm, server_id, min(n.at) FILTER (down) AS began_at, bool_or(state = 'silent') AS was_silent,
+  SELECT farm, server_id, min_by(n.at, step) FILTER (down) AS began_at, bool_or(state = 'silent') AS was_silent,
     count(*) FILTER (down AND NOT coalesce(was_down, false)) AS failures,
-    max_by(reason, epoch_ms(n.at)) FILTER (down) AS reason, max(healthy_since) AS healthy_since,
-    min(healthy_since) FILTER (down) AS healthy_before
+    max_by(reason, step) FILTER (down) AS reason, max_by(healthy_since, step) AS healthy_since,
+    min_by(healthy_since, step) FILTER (down) AS healthy_before
   FROM numbered n
   GROUP BY farm, server_id, outage
   HAVING bool_or(down)
@@ -131,8 +141,8 @@ gone AS (
 SELECT w.farm, w.server_id, n.name, w.state, coalesce(o.began_at, w.at) AS began_at,
   coalesce(o.failures, 1) AS failures, coalesce(o.was_silent, w.state = 'silent') AS was_silent,
   coalesce(o.reason, w.reason) AS reason,
-  CASE WHEN w.state = 'healthy' AND epoch_ms(f.log_time) - epoch_ms(o.healthy_since) >= $keep_ms THEN o.healthy_since
-    END AS ended_at,
+  CASE WHEN w.state = 'healthy' AND epoch_ms(f.log_time) - epoch_ms(o.healthy_since) NOT BETWEEN 0 AND $keep_ms - 1
+    THEN o.healthy_since END AS ended_at,
   g.gone, f.name AS farm_name, o.healthy_before
 FROM current_watched w
 JOIN current_farm f ON f.farm = w.farm

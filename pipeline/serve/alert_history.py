@@ -118,7 +118,8 @@ def outages_of(farm: str, server: int, changes: Sequence[Transition], keep_ms: i
     was_down = False
     for change in changes:
         is_down = change.state != HEALTHY
-        is_stable = healthy_ms is None or change.at_ms - healthy_ms >= keep_ms
+        # After a correction of log time, the length of the healthy time is unknown.
+        is_stable = healthy_ms is None or not 0 <= change.at_ms - healthy_ms < keep_ms
         if is_down and not was_down and (not found or is_stable):
             found.append(Outage(farm, server, change.at_ms, change.reason))
         elif is_down:
@@ -130,7 +131,7 @@ def outages_of(farm: str, server: int, changes: Sequence[Transition], keep_ms: i
             healthy_ms = change.at_ms
             found[-1].ended_ms = change.at_ms
         was_down = is_down
-    if found and not was_down and healthy_ms is not None and end_ms - healthy_ms < keep_ms:
+    if found and not was_down and healthy_ms is not None and 0 <= end_ms - healthy_ms < keep_ms:
         found[-1].ended_ms = None
     return found
 

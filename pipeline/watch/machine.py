@@ -61,7 +61,10 @@ class ReportFacts(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One change of a server's state; `index` is None if missing reports caused it."""
+    """One change of a server's state.
+
+    `index` is None if missing reports caused it; `after_index` is then the last report.
+    """
 
     at_ms: int
     index: int | None
@@ -71,6 +74,7 @@ class Transition:
     session_started_ms: int
     session_reports: int
     uptime_ms: int | None
+    after_index: int | None = None
 
 
 class RouterWatch(Struct, frozen=True, gc=False):
@@ -145,9 +149,16 @@ def _begin(watch: RouterWatch, seen: ReportFacts) -> tuple[RouterWatch, str]:
 
 
 def _change(watch: RouterWatch, previous: str, reason: str, at_ms: int, index: int | None) -> Transition:
-    uptime_ms = None if watch.uptime_ms < 0 else watch.uptime_ms
     return Transition(
-        at_ms, index, previous, watch.state, reason, watch.session_started_ms, watch.session_reports, uptime_ms
+        at_ms,
+        index,
+        previous,
+        watch.state,
+        reason,
+        watch.session_started_ms,
+        watch.session_reports,
+        None if watch.uptime_ms < 0 else watch.uptime_ms,
+        watch.last_index if index is None else None,
     )
 
 

@@ -210,6 +210,7 @@ def _rows_of(found: list[tuple[str, int, Transition]]) -> pa.Table:
         "session_started_at": [_moment(change.session_started_ms) for _, _, change in found],
         "session_reports": [change.session_reports for _, _, change in found],
         "uptime_ms": [change.uptime_ms for _, _, change in found],
+        "after_index": [change.after_index for _, _, change in found],
         DAY: [_moment(change.at_ms).date() for _, _, change in found],
     }
     schema = TRANSITIONS_SPEC.schema

@@ -29,11 +29,14 @@ from pipeline.alerts.silences import SILENCES_FILE, Silences
 from pipeline.gold.answers import answer_sql
 from pipeline.lake import Lake
 from pipeline.output.buckets import OvertakenError
+from pipeline.serve.alert_history import AlertSetting, alert_history
 from pipeline.serve.metrics import RunMetrics
 from pipeline.serve.query import documents
 from pipeline.tables.delta import Table, TableSpec, stored_rows
 from pipeline.tables.files import DataFile
 from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS, STATES_SPEC
+from pipeline.watch import machine
+from pipeline.watch.machine import Transition
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, address, arrow_entries_of, destination
 from tests.pipeline.made_tables import lake_at, write_batch, write_entries
 
@@ -88,8 +91,8 @@ class Farm:
             self.lake = lake_at(self.output, watch=True)
         write_entries(self.lake, arrow_entries_of(self.log, self.name).slice(first), self.batch)
 
-    def servers(self) -> dict[int, FailedServer]:
-        sql = module._LOOK_SQL.replace("$keep_ms", str(KEEP_MS))
+    def servers(self, keep_ms: int = KEEP_MS) -> dict[int, FailedServer]:
+        sql = module._LOOK_SQL.replace("$keep_ms", str(keep_ms))
         return {row["server_id"]: server_of(row) for row in documents(self.output, sql)}
 
 
@@ -176,7 +179,12 @@ def test_server_without_reports_is_down_since_last_report(farm: Farm) -> None:
     }
 
 
-def test_server_flapping_is_one_outage_until_stable(farm: Farm) -> None:
+@pytest.mark.parametrize("is_earlier_version", [False, True])
+def test_server_flapping_is_one_outage_until_stable(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch, *, is_earlier_version: bool
+) -> None:
+    if is_earlier_version:
+        monkeypatch.setattr(machine, "Transition", lambda *values: Transition(*values[:-1]))
     for _ in range(3):
         farm.report(1, 2, periods=3)
         farm.report(1, periods=4)
@@ -201,6 +209,34 @@ def test_server_flapping_is_one_outage_until_stable(farm: Farm) -> None:
         "no router attached",
     )
     assert second.began_at > over.ended_at
+
+
+@pytest.mark.parametrize("keep_ms", [KEEP_MS, 1])
+def test_outages_around_time_correction_have_order_of_log(farm: Farm, keep_ms: int) -> None:
+    farm.log.log_time_ms += 43_200_000
+    farm.report(1, 2, periods=3)
+    farm.report(1, periods=4)
+    farm.report(1, 2, periods=3)
+    farm.log.log_time_ms -= 7_200_000
+    farm.report(1, 2, periods=3)
+    farm.report(1, periods=4)
+    farm.write()
+    back = farm.servers(keep_ms)[2]
+    began_at = NOON - timedelta(hours=2) + timedelta(milliseconds=16 * PERIOD_MS)
+    assert (back.state, back.began_at, back.failures, back.ended_at) == ("silent", began_at, 1, None)
+    (setting,) = alert_history(farm.output, [AlertSetting(keep_firing_ms=keep_ms)], days=2.0)
+    assert [(each.server_id, each.failures) for each in setting] == [(2, 1), (2, 1)]
+    (reliability,) = (row for row in documents(farm.output, answer_sql("reliability")) if row["server_id"] == 2)
+    assert (reliability["state"], reliability["failures"], reliability["repairs"]) == ("silent", 2, 1)
+    # The time between the return and the correction is unknown.
+    assert (reliability["healthy_ms"], reliability["down_ms"]) == (10 * PERIOD_MS, 3 * PERIOD_MS)
+    farm.log.log_time_ms -= 7_200_000
+    farm.report(1, 2)
+    farm.log.log_time_ms -= 7_200_000
+    farm.report(1, 2)
+    farm.write()
+    over = farm.servers(keep_ms)[2]
+    assert (over.state, over.began_at, over.ended_at is None) == ("healthy", began_at, False)
 
 
 def removal(server: int, *, removed: bool) -> dict[str, object]:
