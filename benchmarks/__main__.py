@@ -2,8 +2,8 @@
 
     machine ─▶ commands, throughput, memory, failover on one farm ─▶ each other part of `PARTS`
 
-Names choose parts; without names, all run except those that run only on request. Bad figures are printed like the
-others.
+Names choose parts. Without names, all parts run, except the parts that run only on request. Bad figures are printed
+like the others.
 """
 
 import argparse

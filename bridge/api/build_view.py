@@ -109,9 +109,9 @@ class FarmInputs(Struct, frozen=True, kw_only=True):
     links: tuple[ServerLink, ...] = ()
     """This node's connections to the other servers, in order of their ids."""
     lease_set_files: Mapping[str, str] = field(default_factory=dict)
-    """By master destination, the path at which this node's router keeps its structure."""
+    """By master destination, the path of the structure that this node's router has written."""
     handed_over: Mapping[str, int] = field(default_factory=dict)
-    """By master destination, the time in seconds of the last structure that this node's router took."""
+    """By master destination, the timestamp in seconds of the last structure that this node's router accepted."""
     look_ups: LookUps = field(default_factory=LookUps)
     """The last look-ups of the masters by each server."""
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class FarmInputs(Struct, frozen=True, kw_only=True):
     leaderless_ms: int | None = None
     """Milliseconds since this server last knew a leader."""
     alone: LocalView | None = None
-    """None while there is a quorum."""
+    """The farm without a quorum; None while there is a quorum."""
     stands_still: bool = False
     """No clock entry was committed for several reporting periods."""
     udp_blocked: tuple[int, ...] = ()
@@ -149,7 +149,7 @@ class ViewInputs(Struct, frozen=True, kw_only=True):
     metadata_of: Callable[[NodeId], NodeMetadata | None]
     """Metadata of a member by its NodeId; None if it cannot be read."""
     log: FarmInputs | None
-    """None if this node is not a server of a farm."""
+    """The log; None if this node is not a server of a farm."""
     address_of: Callable[[str], str]
     """The `….b32.i2p` address of a destination in base64."""
     alarms: tuple[AlarmView, ...] = ()
@@ -343,7 +343,7 @@ class _FarmPart:
         self._address_of = address_of
         self.state = farm.state
         self._seen = farm.state if farm.alone is None else farm.alone.state
-        """The state that publishing uses now."""
+        """The state that decides about publishing: the log's, or without a quorum this node's own."""
         self._owners = {
             leaf.destination: server_label(server_id, names.get(server_id))
             for server_id, server in sorted(self._seen.servers.items())
@@ -402,7 +402,7 @@ class _FarmPart:
         )
 
     def publishing(self, unreachable: AbstractSet[int]) -> tuple[PublishingView, ...]:
-        """Return the view of each master destination. `unreachable`: the dead servers and those that left."""
+        """Return the view of each master destination; `unreachable` are the servers that are dead or have left."""
         masters = sorted(self._seen.masters.items())
         shown = [each for each in masters if not self._is_of_outsiders(*each)]
         return tuple(self._master(*each, unreachable) for each in shown or masters)

@@ -80,7 +80,10 @@ class Names:
         return self._nodes.get(node_id.hex()) or node_id.hex()
 
     def server_named(self, name: str) -> int | None:
-        """Return the Raft id of a server by its name or number; of several, one that is not evicted."""
+        """Return the Raft id of a server by its name or number; None if it is unknown.
+
+        Of several servers with the name, a server without an eviction has precedence.
+        """
         named = (raft_id for raft_id, known in self._servers.items() if known == name)
         found = max(named, key=lambda raft_id: (raft_id not in self._evicted, raft_id), default=None)
         return int(name) if found is None and name.isdecimal() else found

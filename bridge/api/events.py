@@ -521,7 +521,7 @@ KEYS_EXPORTED: Final = _of_node(
 PUBLISHING_STOPPED: Final = _of_node("publishing-stopped", "its router stops publishing {master:address}")
 REMOVED_FROM_FARM: Final = _of_node("removed-from-farm", "it is no longer a server of the farm")
 SHOWN_AS: Final = {LEADER_FOLLOWED.kind: LEADER_ELECTED.kind}
-"""Kinds that report the same fact from another node's point of view, each with the kind that is shown."""
+"""Map each kind that reports a fact from another node's point of view to the displayed kind."""
 
 
 def _named(facts: Facts) -> dict[str, Scalar]:

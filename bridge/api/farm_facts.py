@@ -10,9 +10,9 @@ A process that has just ended matches the first row for a moment: gossip marks i
 recent. After a start or a network outage, a server answers by Raft before gossip marks it alive and before its report
 is in the log. So `ContactWatch` reports a contradiction only after `patience_ms`.
 
-*Servers that are down.* Gossip decides whether a server's process is up. On the leader, Raft contact decides whether
-the server counts toward the majority. A server whose Raft port is blocked is alive in gossip, but does not count toward
-the quorum. Only admitted identities count as servers, regardless of a member's metadata.
+*Failed servers.* Gossip decides whether a server's process is up. On the leader, Raft contact decides whether the
+server counts toward the majority. A server whose Raft port is blocked is alive in gossip, but does not count toward the
+quorum. Only admitted identities count as servers, regardless of a member's metadata.
 
 *Masters* (`_masters`). A hostile member may report any master. So only the masters of this node, and masters in the
 reports of several servers, decide the kind of the verdict.
@@ -217,7 +217,7 @@ class FarmFacts:
         )
 
     def _down(self) -> dict[int, tuple[str, str]]:
-        """Return the servers that are down: Raft id to name and reason."""
+        """Map the Raft id of each failed server to its name and the reason."""
         found: dict[int, tuple[str, str]] = {}
         raft = self.view.raft
         answering = {
@@ -225,7 +225,7 @@ class FarmFacts:
             for each in raft.followers
             if each.last_contact_ms is not None and each.raft_id not in self._silent
         }
-        # If a follower's UDP is blocked completely, its gossip shows only that nothing arrives.
+        # If this follower does not receive any UDP, its gossip does not show which servers are down.
         is_deaf = bool(self.udp_blocked) and not self.others_alive and raft.role is not RaftRole.LEADER
         for server in (*raft.voters, *raft.learners):
             if is_deaf and not server.evicted:

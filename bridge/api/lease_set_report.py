@@ -25,7 +25,7 @@ from bridge.wire.i2p.structures import SIGNATURE_TYPES, address_of
 
 STORE_TYPE_NAMES: Final = {0: "unknown", 1: "LeaseSet", 3: "LeaseSet2", 5: "EncryptedLeaseSet", 7: "MetaLeaseSet"}
 INPUT_LIMIT_BYTES: Final = 4 * STRUCTURE_LIMIT_BYTES
-"""Limit for a file of hexadecimal text, which with blanks between the bytes is three times as long as the structure."""
+"""Limit for a file of hexadecimal text: with a blank after each byte, it has three times the bytes of the structure."""
 
 _HEX = re.compile(rb"(?:0[xX])?[0-9A-Fa-f\s:]+")
 

@@ -128,7 +128,7 @@ def _count(data: bytes, of: bytes) -> int:
 
 
 def fitting(entries: Iterable[LogEntryView]) -> tuple[LogEntryView, ...]:
-    """Return the first entry, and the following ones that fit in one page with it."""
+    """Return the first entry, and the following entries that fit into the same page."""
     page: list[LogEntryView] = []
     left = PAGE_LIMIT_BYTES
     for each in entries:

@@ -111,5 +111,5 @@ def short_address(address: str, letters: int = 12) -> str:
 
 
 def known(value: object) -> str:
-    """Return a value as text, or a dash for None."""
+    """Return a value as text, and None as a dash."""
     return "-" if value is None else str(value)

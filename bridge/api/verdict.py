@@ -226,8 +226,8 @@ def concerns_of(view: FarmView) -> tuple[Concern, ...]:
 def loss_of_each(view: FarmView) -> Mapping[int, str]:
     """Map each Raft id to the farm's loss if that server fails; an empty string if it can fail safely.
 
-    For a server that is down, the text is the reason. The same facts count as for the verdict: the quorum, the last
-    server that can publish, the last healthy leaf.
+    For a server that has already failed, the text is the reason of its failure. The text uses the facts of the verdict:
+    the quorum, the last server that can publish, the last healthy leaf.
     """
     facts = FarmFacts(view)
     losses: dict[int, str] = {}
@@ -400,7 +400,7 @@ def _no_healthy_leaf(facts: FarmFacts) -> Concern | None:
 
 
 def _degraded(facts: FarmFacts) -> Concern | None:
-    """Return None without a quorum: the verdict `no-quorum` already lists the servers that are down."""
+    """Return None without a quorum: the verdict `no-quorum` already lists the failed servers."""
     if not facts.is_server or facts.quorum_is_lost:
         return None
     troubles = list(_troubles(facts))
@@ -477,8 +477,8 @@ def _down_actions(facts: FarmFacts) -> list[str]:
 def _unhealthy_leaves(facts: FarmFacts) -> list[MetaEntryView | LeafView]:
     """Return the unhealthy leaves of servers that are up.
 
-    A structure lists them only if fewer than half of the known leaves are healthy. So reported leaves count, too,
-    except those that an operator excludes.
+    A structure lists unhealthy leaves only if fewer than half of the known leaves are healthy. So leaves in reports
+    count, too, unless an operator excludes them.
     """
     down = {name for name, _ in facts.down.values()}
     published = [entry for each in facts.view.publishing for entry in each.entries]

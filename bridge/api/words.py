@@ -211,7 +211,7 @@ def voters_at_level(view: FarmView) -> tuple[str, ...]:
 
 
 def by_name(members: tuple[MemberView, ...]) -> list[MemberView]:
-    """Return members in a stable order, in which node-10 follows node-9; evicted identities are last."""
+    """Return members in a stable order: node-10 follows node-9, and evicted identities are last."""
     return sorted(members, key=lambda member: (member.evicted, len(member.name), member.name, member.node_id))
 
 

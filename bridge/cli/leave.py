@@ -2,14 +2,14 @@
 
 After a node has left, the leader removes its server from the Raft group, unless too few voters would remain. If the
 node starts again, it joins under its old Raft id. Before maintenance, a node need not leave: a transfer of leadership
-is enough. The leader brings its successor up to date, holds submissions until then, and requests the takeover. So
-clients do not wait for an election timeout. On a clean stop, a leader hands leadership over in the same way.
+is enough. The leader delays submissions, brings its successor up to date, and requests it to campaign immediately. So
+clients do not wait for an election timeout. On a clean stop, a leader transfers its leadership in the same way.
 
 `withdraw` withdraws the node's promise to create a farm. The node refuses if the farm may already have been created
 with this promise, and the command prints the reason.
 
-A newcomer without a cluster in its key file cannot distinguish its farm from one that a holder of the key invented. It
-waits with an alarm, and the operator confirms the cluster id that a node of the farm shows.
+A new node without a cluster id in its key file cannot distinguish its farm from a farm that a holder of the key
+invented. The node waits with an alarm, until the operator confirms the cluster id that a node of the farm shows.
 """
 
 import re

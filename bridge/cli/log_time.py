@@ -3,7 +3,7 @@
     show     log time, the time of a majority of the voters' clocks, and each server's clock compared with it
     back     sets log time back to that time, by an entry of the log; the farm refuses it unless log time is far ahead
 
-docs/how-to/log-time.md explains how log time can be wrong, and the effect of `back` on the rest of the state.
+docs/how-to/log-time.md explains how log time can be wrong, and the effect of `back` on other times in the state.
 """
 
 import click

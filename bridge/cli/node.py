@@ -1,9 +1,9 @@
 """`garlicfarm node`: the identities of the farm, and an operator's decisions about them.
 
-node list           every identity that the log or gossip knows, and its standing in the farm
+node list           every identity that the log or gossip knows, and its status in the farm
 node approve NODE   admit a new node; or give a node's name to its new identity, and retire the old identity
 node evict NODE     exclude the identity of a stolen node permanently, and replace all keys
-node clients        the client keys of programs, and the rights of each
+node clients        the client keys of programs, and their rights
 node admit-client   allow a client key to submit entries of some scopes
 node remove-client  forbid it again
 """

@@ -67,7 +67,7 @@ def patient_node_option(command: F) -> F:
 
 
 def nodes_option(command: F) -> F:
-    """Add the options for several nodes; the command gets `nodes`, empty if the user names none."""
+    """Add the options for several nodes; the command gets `nodes`, which is empty without the option."""
     named = click.option(
         "--node",
         "nodes",

@@ -32,7 +32,7 @@ from bridge.wire.i2p.structures import address_of
 QUERY_TIMEOUT_S: Final = 20.0
 AT_A_TIME: Final = 2
 OVERDUE_AFTER_S: Final = 5.0
-"""Seconds after which a directory without a reply no longer counts for `AT_A_TIME`."""
+"""Seconds until a directory without a reply no longer counts for `AT_A_TIME`."""
 ENOUGH_EQUAL: Final = 2
 """A search ends after this many replies with a structure that the client already has."""
 SHOWN_FAILURES: Final = 3

@@ -38,7 +38,7 @@ from bridge.tui.top import (
 
 Nodes = Callable[[], Sequence[NodeAddress]]
 SECONDS_OF_EACH_FARM: Final = 0.5
-"""Seconds that each farm adds to the time between two queries of a farm: many farms cost as much as a few."""
+"""Seconds that each farm adds to the time between two queries of a farm, so many farms cost no more than a few."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Lines that fit: columns of chosen widths, and the division of a screen's height among its sections.
 
-The screen is a list of `Text` lines, each cut to the width, and at most as many as the height. A line that wraps, or an
-additional line, would scroll the screen, and the picture would jump.
+The screen is a list of `Text` lines. Each is cut to the width, and their number does not exceed the height. A line that
+wraps, or an additional line, would scroll the screen, and the picture would jump.
 
     share(height, wants)      each section gets its minimum, in the order of its importance, then its wanted lines
     rows(lines, limit)        a section with fewer lines shows the number of omitted ones; the chosen line stays

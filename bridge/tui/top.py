@@ -105,7 +105,7 @@ class LiveView:
     followers: tuple[FollowerView, ...] = ()
     """The followers as the leader knows them, while the view shows another node."""
     orders: list[Order] = field(default_factory=list)
-    """The operator's orders that are not carried out yet."""
+    """The operator's pending orders."""
     ordered: trio.Event = field(default_factory=trio.Event)
     timeout_s: float = ANSWER_TIMEOUT_S
     """Seconds to wait for an answer of a node."""
@@ -184,7 +184,7 @@ async def show_farm(
 ) -> None:
     """Show the farm as the first of `nodes` that answers sees it, until the operator quits.
 
-    `nodes` is called at each change; it raises `ControlError` if there is no node.
+    `nodes` is called before each query of another node; it raises `ControlError` if it does not find a node.
     """
     live = LiveView(timeout_s=timeout_s)
     async with trio.open_nursery() as nursery:
@@ -294,7 +294,7 @@ class _Lost(Struct, frozen=True):
 async def _follow(address: NodeAddress, live: LiveView, *, is_meant: bool, why_not: str) -> _Lost:
     """Show the view of one node until it does not answer.
 
-    `why_not`: the reason of the node that was queried before it.
+    `why_not`: the reason why the queries to the previous node ended.
     """
     has_replied = False
     async with ControlClient(address, live.timeout_s) as client:

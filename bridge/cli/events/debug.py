@@ -4,9 +4,10 @@
     each node      ──GET────────────▶ view, identities, events, metrics, history, views ──▶ NAME.tar.gz, mode 0600
     members without a known address, nodes that do not answer ──▶ summary.json lists them, with the reasons
 
-The nodes are those of `--node`, which may be repeated; the first one is profiled. Otherwise it is the node that other
-commands query, and the nodes whose state directories have the same parent. Users need a bundle when something does not
-work. So if a node refuses or does not answer a request, the summary lists it, and the rest is written.
+`--node`, which may be repeated, names the nodes; the first one is profiled. By default the command queries the node
+that other commands query, and the nodes whose state directories have the same parent. Users need a bundle when
+something does not work. So if a node refuses a request or does not reply, the summary lists this failure, and the
+command writes all other documents.
 
 The file contains neither keys nor tokens nor entries of the log. It contains names, addresses of nodes and of
 destinations, and the texts of alarms and events. The size of each document and of all together is bounded.

@@ -4,9 +4,9 @@
     node-2 ──────────────────────────┼─▶ each fact once (`bridge.api.events`) ─▶ a line
     node-3 ──────────────────────────┘
 
-The nodes are those of `--node`, which may be repeated. Otherwise it is the default node, and the nodes whose state
-directories have the same parent. Two lines report a node that stops answering, and its return. With `--json` the events
-are not joined: each line is one event of one node.
+`--node`, which may be repeated, names the nodes. By default the command follows the default node, and the nodes whose
+state directories have the same parent. If a node stops replying, a line reports this, and another line reports its
+return. With `--json` the events are not combined: each line is one event of one node.
 """
 
 import sys

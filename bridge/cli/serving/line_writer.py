@@ -3,12 +3,14 @@
     write(line) ──▶ queue of at most `WAITING_BYTES` ──▶ thread ──▶ stream
                 └── full: dropped and counted; the next written line has the number
 
-A pipe whose reader has stopped, or a terminal after Ctrl-S, blocks a process that writes to it. In the event loop that
-would stop the whole node until the reader continues. A nonblocking descriptor does not help: other processes share it.
+A pipe whose reader has stopped, or a terminal after Ctrl-S, blocks a process that writes to it. A write in the event
+loop would stop the whole node until the reader continues. A nonblocking descriptor is not an option: other processes
+share it.
 
 The thread writes to the descriptor, not to Python's stream. A blocked write would hold the stream's lock, and the
-interpreter needs that lock when it ends. If a stream has no descriptor, as in a test, the thread writes to the stream
-itself. An error of the stream drops its lines: a log that cannot be written must not end a node.
+interpreter needs that lock when it ends. If a stream does not have a descriptor, as in a test, the thread writes to the
+stream itself. After an error of the stream, its lines are dropped: a node must not end because its log cannot be
+written.
 """
 
 import os
@@ -45,7 +47,7 @@ class LineWriter:
         self._is_writing = False
         self._thread: Thread | None = None
         self.dropped = 0
-        """Number of dropped lines that are not reported yet."""
+        """Number of unreported dropped lines."""
 
     def write(self, line: str) -> None:
         """Queue a line; never wait."""

@@ -49,7 +49,7 @@ NO_LEADER = "The peers do not report a leader: an election runs, or a majority c
 NO_SEED = f"give the address of a peer of the cluster: --seed tcp://HOST:PORT, or {SEEDS_VARIABLE}"
 PATIENCE_S = 10.0
 STATUS_PATIENCE_S = 2.0
-"""Default seconds for which `status` waits for the members, and then for each of them."""
+"""Seconds that `status` waits by default for the list of members, and then for each member."""
 
 T = TypeVar("T")
 Question = Callable[["protocol.ZmqRaftClient", float], Awaitable[T]]

@@ -132,7 +132,7 @@ class LeafTable:
         self._unanswered_since_s = -inf
         """The time of the last request without a reply."""
         self._unanswered_at_s = -inf
-        """The time at which the client stopped waiting for that reply."""
+        """The end of the client's wait for that reply."""
 
     def replace(self, leaves: Sequence[ListedLeaf]) -> tuple[bytes, ...]:
         """Use the leaves of a newer structure; return the leaves that it withdraws.

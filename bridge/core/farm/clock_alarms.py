@@ -60,7 +60,7 @@ def other_clocks_text(judgment: ClockJudgment | None, own_id: int, name_of: Call
 def founding_clock_text(own_name: str, offsets_ms: Mapping[str, int]) -> str | None:
     """Return the problem with the clock of a node without a log.
 
-    `offsets_ms` has the offsets of the other nodes, positive if ahead of its own clock.
+    `offsets_ms` has the offsets of the other nodes' clocks, positive if they are ahead of this node's clock.
     """
     clocks_ms = {own_name: 0, **offsets_ms}
 

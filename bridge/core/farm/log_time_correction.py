@@ -37,11 +37,11 @@ class LogTimeCorrected(Struct, frozen=True):
 
 
 class SecondForgotten(Struct, frozen=True):
-    """The second of a master's last publication was dropped; routers that hold that structure refuse earlier ones."""
+    """The timestamp of a master's last publication was dropped; routers with this structure refuse earlier ones."""
 
     publication: Publication
     refused_until_s: int
-    """The last second in which a router may still hold that structure and refuse earlier ones."""
+    """The last second when a router may still have that structure and refuse earlier structures."""
 
 
 CorrectionChange = LogTimeCorrected | SecondForgotten | CommandRefused

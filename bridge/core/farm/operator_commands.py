@@ -62,7 +62,7 @@ def apply_command(  # noqa: PLR0911 - one case per command
 ) -> tuple[FarmState, list[CommandChange]]:
     """Return the state after a command, and the changes.
 
-    A new row counts against the share of `author`, which is None below `BOUNDS_LEVEL`.
+    A new row counts against the share of `author`; callers pass an author only from `BOUNDS_LEVEL` on.
     """
     weights, reweighed = state.weights, None
     change: WeightsChange | None

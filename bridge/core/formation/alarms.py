@@ -80,7 +80,7 @@ def _two_clusters(situation: Situation, own: Founding) -> str:
 
 
 def _not_believed(situation: Situation) -> str:
-    """Return an alarm about foundings of others, on a node that does not belong to a farm yet."""
+    """Return an alarm about foundings that other nodes announce, on a node that does not belong to a farm yet."""
     announced = _announced(situation)
     if situation.trusted is not None:
         return (
@@ -201,7 +201,8 @@ def _unendorsed(situation: Situation, endorsed: Founding) -> str:
 def _way_out(missing: Sequence[bytes], endorsed: Founding) -> str:
     """Return the remedy.
 
-    A withdrawal is refused once all founders endorse the founding. Then the only remedy is a list of the founders.
+    After all founders have endorsed the founding, a withdrawal is refused, and the only remedy is a list of the
+    founders.
     """
     outside = [each for each in missing if each not in endorsed.founders]
     if outside and len(outside) == len(missing):
@@ -217,7 +218,7 @@ def _way_out(missing: Sequence[bytes], endorsed: Founding) -> str:
 
 
 def list_founders(endorsed: Founding) -> str:
-    """Return the remedy for a founding that another node blocks: with a list of founders, only these nodes count."""
+    """Return the remedy for a founding that another node blocks: with a list of founders, other nodes do not count."""
     ids = ", ".join(f'"{each.hex()}"' for each in endorsed.founders)
     return (
         f"Compare {_names(endorsed.founders)} with your nodes; if all are yours, set `founders = [{ids}]` at the top of"

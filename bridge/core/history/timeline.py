@@ -104,7 +104,7 @@ class _Window:
         spans.append(Span(max(start_ms, self._from_ms), end_ms, state))
 
     def _cut(self, time_ms: int) -> None:
-        """Remove everything after a time to which the clock has moved back."""
+        """Remove all data after this time, because the clock has moved back to it."""
         for row, spans in self.spans.items():
             kept = (each._replace(end_ms=min(each.end_ms, time_ms)) for each in spans if each.start_ms < time_ms)
             self.spans[row] = deque(kept, maxlen=ROW_SPANS_MAX)

@@ -105,7 +105,7 @@ class Json(Struct, frozen=True):
     """The form of a field in JSON."""
 
     type: Any
-    """Type and range in JSON, with None if the field's default is None."""
+    """Type and range in JSON; `| None` for a field with this default."""
     key: str = ""
     read: Callable[[Any], Any] = _unchanged
     """Converts the value in JSON to the field's value; raises `ValueError`."""

@@ -2,12 +2,12 @@
 
     member    the member of a JSON object that makes an entry one of this kind
     record    the class in `bridge.core.log.records`, whose fields define the JSON
-    level     the lowest feature level at which it has an effect (`bridge.core.log.feature_level`)
+    level     the lowest feature level that gives it an effect (`bridge.core.log.feature_level`)
     counter   the counter of such entries, with its meaning
     scope     the scope of client keys that may write it, as servers may (`bridge.core.membership.authors`)
     command   the operator's command for such an entry
-    name      in events, keys of the Kafka topic and tables of the pipeline
-    type      in `garlicfarm log --type`
+    name      the name in events, keys of the Kafka topic and tables of the pipeline
+    type      the name in `garlicfarm log --type`
 
 Decoder, rules, counters and words derive from this table. Some kinds have several different names, because events,
 metrics and tables of existing farms contain older names.

@@ -120,7 +120,10 @@ def weighed(load: int, leaf_hash: str, weights: Weights, log_time_ms: int) -> in
 def exclude(
     weights: Weights, exclusion: Exclusion, author: bytes | None = None
 ) -> tuple[Weights, WeightsChange | None]:
-    """Return the weights after an exclusion, and the change, if any. `author` is None below `BOUNDS_LEVEL`."""
+    """Return the weights after an exclusion, and the change, if any.
+
+    Callers pass `author` only from `BOUNDS_LEVEL` on.
+    """
     known = exclusion.leaf_hash in weights.excluded
     if known == exclusion.excluded:
         return weights, None
@@ -137,7 +140,10 @@ def exclude(
 
 
 def set_cost(weights: Weights, cost: CostFactor, author: bytes | None = None) -> tuple[Weights, WeightsChange | None]:
-    """Return the weights after an operator's factor, and the change, if any. `author` is None below `BOUNDS_LEVEL`."""
+    """Return the weights after an operator's factor, and the change, if any.
+
+    Callers pass `author` only from `BOUNDS_LEVEL` on.
+    """
     thousandths = _thousandths(cost.factor, OPERATOR_BOUNDS)
     if thousandths is None:
         return weights, CommandRefused("cost", f"the factor {cost.factor:g} is not within {_bounds(OPERATOR_BOUNDS)}")
@@ -159,7 +165,7 @@ def take_factors(
 ) -> tuple[Weights, WeightsChange]:
     """Return the weights after the pipeline's entry at `index`: it is accepted or refused as a whole.
 
-    `author` is None below `BOUNDS_LEVEL`.
+    Callers pass `author` only from `BOUNDS_LEVEL` on.
     """
     refusal = _refusal(weights, entry, index)
     if refusal is not None:

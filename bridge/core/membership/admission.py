@@ -31,9 +31,10 @@ ADMITTED_OF_LEADER_MAX = ADMITTED_MAX // 4
 """Maximum number of members that one leader has admitted."""
 ENTRY_BYTES_MAX = 768
 """Limit of an admission or approval with its proof. The state and handshakes (in base64) carry these bytes. A normal
-one has less than 450 bytes; with unknown JSON fields it could grow to 64 KiB, in each of a thousand rows."""
+entry has less than 450 bytes. Without this limit it could grow to 64 KiB with unknown JSON fields, in each of a
+thousand rows."""
 LAPSE_MS = 1_800_000
-"""Log time within which an admitted identity must become active.
+"""Log time until the admission of an inactive identity lapses.
 
 A newly approved node needs seconds; half an hour is enough for a large log over a slow line. The limit also protects
 the 1,024 places. With one automatic admission per reporting period of 30 s, about sixty are pending at the same time.
@@ -41,7 +42,7 @@ the 1,024 places. With one automatic admission per reporting period of 30 s, abo
 
 
 class Standing(Enum):
-    """Standing of an admitted identity in the farm."""
+    """Status of an admitted identity."""
 
     MEMBER = "member"
     RETIRED = "retired"
@@ -286,9 +287,9 @@ def admit(
     log_time_ms: int | None = None,
     share: LeaderShare | None = None,
 ) -> tuple[Mapping[int, Admitted], ServerAdmitted | AdmissionRefused | None]:
-    """Return the table after one admission, and the change; None if there is nothing to report.
+    """Return the table after one admission, and the change; None without a change to report.
 
-    `share` belongs to the leader that signed it; None below `BOUNDS_LEVEL`.
+    `share` belongs to the leader that signed the admission; None below `BOUNDS_LEVEL`.
     """
     node_id, name = admission.node_id, admission.name
     before, reason = admitted, None if share is None else share_refusal(admitted, node_id, share)

@@ -2,18 +2,18 @@
 
 docs/reference/application-json.md ("The proof of an entry's author") lists the authors of each kind.
 
-The farm key permits a program to connect and submit; it does not identify the author. The identity that signed an entry
-decides the entry's rights; the wire floor verifies the signature (`bridge.wire.log.proof`). A server that an operator
-removed from the group keeps its identity; its reports do not count (`bridge.core.farm.state_machine`).
+The farm key permits a program to connect and submit; it does not identify the author. The rights of an entry are the
+rights of the identity that signed it; `bridge.wire.log.proof` verifies the signature. A server that an operator removed
+from the group keeps its identity, but its reports do not count (`bridge.core.farm.state_machine`).
 
 *Numbers.* A reader of the log can submit one of its entries a second time. So each author numbers its entries upwards.
 For each author the state keeps the highest number that had effect, and a bit for each of the 64 numbers below it. The
 entries of one author may overtake each other within this window (`bridge.node.raft.entry_signer`). An entry does not
 have an effect if its number is used or below the window.
 
-Numbers are kept only for admitted identities and client keys, which are bounded in number. A row outlives its identity
-or client key, so that an old entry does not have an effect after another admission of the key. Such a row is dropped
-only when the table is full (`NUMBERED_MAX`).
+The state keeps numbers only for admitted identities and client keys, whose number has a limit. The row of a removed
+identity or client key remains. Otherwise its old entries could have an effect again after another admission. Such a row
+is dropped only when the table is full (`NUMBERED_MAX`).
 """
 
 from collections.abc import Mapping
@@ -83,7 +83,7 @@ class NoEffect(Enum):
 
 
 class EntryWithoutEffect(Struct, frozen=True):
-    """A committed entry of a kind that acts on the farm had no effect; `author` is set if its signature verifies."""
+    """A committed entry without effect, of a kind that acts on the farm; `author` is set if the signature verifies."""
 
     kind: str
     author: bytes | None

@@ -27,7 +27,7 @@ CLIENTS_OF_SERVER_MAX = CLIENTS_MAX // 4
 
 
 class Client(Struct, frozen=True):
-    """One client key; its entries have no effect while it is not `admitted`."""
+    """One client key; its entries have an effect only while it is `admitted`."""
 
     name: str
     key: bytes

@@ -62,7 +62,7 @@ class ConnectionMembership:
         self._most = most
         self._others: dict[NodeId, _ConnectedMember] = {}
         self.left_out = 0
-        """Number of descriptions that were dropped because the table was full."""
+        """Number of descriptions dropped because the table was full."""
 
     def announce(self, metadata: bytes) -> None:
         """Change this node's metadata."""

@@ -10,8 +10,8 @@ does not admit a server, because any holder of the farm key can join the gossip.
 a server must be alive, or dead, for an unbroken time. A suspicion does not interrupt that time, but it delays the step.
 A server that answers the leader is alive, unless it has left.
 
-The leader measures times from its first observation. A new leader starts these times again, which only delays
-decisions. The core stores only these times, so its decisions follow from its inputs.
+The leader measures these times from its own first observation. A new leader measures again from the start, which only
+delays decisions. The times are the only state of this module, so its decisions follow from its inputs.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class ReconcileSettings(Struct, frozen=True):
     admits_all: bool = False
     """True if newcomers are admitted without an operator."""
     admission_every_ms: int = 30_000
-    """Time between such admissions: one in a reporting period, so that an operator can follow them."""
+    """Time between two such admissions: a reporting period, so that an operator can follow them."""
 
     @property
     def ceiling(self) -> int:
@@ -64,13 +64,13 @@ class Group(Struct, frozen=True):
     voters: frozenset[int]
     learners: frozenset[int] = frozenset()
     answering: frozenset[int] = frozenset()
-    """Servers that answered the leader recently."""
+    """Servers that replied to the leader recently."""
     caught_up: frozenset[int] = frozenset()
-    """Learners whose log is almost as long as the leader's."""
+    """Learners that lack only a few entries of the leader's log."""
     removed: frozenset[int] = frozenset()
     """Servers that an operator removed."""
     losing_vote: frozenset[int] = frozenset()
-    """Servers whose eviction is under way: demoted already, and not to be promoted again."""
+    """Servers whose eviction is under way: the leader has demoted them, and does not promote them again."""
     admitted_by: Mapping[int, bytes] = field(default_factory=dict)
     """The leader that admitted each Raft id (`bridge.core.membership.admission`)."""
 

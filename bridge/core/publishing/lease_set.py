@@ -89,7 +89,7 @@ def is_healthy(state: FarmState, server: ServerState, leaf: LeafStatus, tuning: 
 
 
 class _Candidates(Struct, frozen=True):
-    """The eligible leaves: their costs, the healthy ones, and the server for which each counts."""
+    """The eligible leaves: their costs, the healthy leaves, and the server whose places each uses."""
 
     costs: Mapping[str, int]
     healthy: AbstractSet[str]

@@ -119,7 +119,7 @@ def plan_publication(
 
 
 def is_up_to_date(state: FarmState, master: str, server_id: int, handed_over: Publication | None) -> bool:
-    """Return True if server `server_id` has nothing to publish before the next refresh or the next change."""
+    """Return True if server `server_id` need not publish before the next refresh or the next change."""
     known = state.masters.get(master)
     if known is None or known.choice.server_id != server_id:
         return True
@@ -132,8 +132,7 @@ def is_up_to_date(state: FarmState, master: str, server_id: int, handed_over: Pu
 def latest_second(state: FarmState, tuning: FarmTuning) -> int:
     """Return the last second that a publication may have now.
 
-    Log time is behind a server's estimate by at most a period, and the server's clock may be off by
-    `clock_tolerance_ms`.
+    Log time lags a server's estimate by at most a period, and the server's clock may be off by `clock_tolerance_ms`.
     """
     return (state.log_time_ms + tuning.period_ms + tuning.clock_tolerance_ms) // 1000
 
@@ -166,8 +165,8 @@ def _due(known: MasterState, server_id: int, pace: Pace, log_time_ms: int, *, ov
 def _complete(state: FarmState, master: str) -> bool:
     """Return True if no report can add to the first publication: each voter has reported a router and healthy leaves.
 
-    A voter without leaves delays the publication, too: its router may report them soon. A state without voters has no
-    founding.
+    A voter without leaves delays the publication, too: its router may report them soon. The state has voters from the
+    founding on.
     """
     voters = {each for majority in state.clocks.majorities for each in majority}
     reports = [server.report for server_id, server in state.servers.items() if server_id in voters]

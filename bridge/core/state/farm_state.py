@@ -77,7 +77,7 @@ class ServerState(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True):
-    """The publisher, and the number of clock entries in a row at which the best candidate led by the margin."""
+    """The publisher, and the number of consecutive clock entries with a best candidate ahead by the margin."""
 
     server_id: int | None = None
     beaten: int = 0

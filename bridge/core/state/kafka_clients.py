@@ -257,7 +257,7 @@ class KafkaClients(Struct, frozen=True):
     def with_producer(self, name: str, index: int, log_time_ms: int, owner: Owner | None = None) -> "KafkaClients":
         """Return these tables with a producer that begins with the entry at `index`.
 
-        `owner` is None below `BOUNDS_LEVEL`.
+        Callers pass `owner` only from `BOUNDS_LEVEL` on.
         """
         kept = {
             each: producer
@@ -281,7 +281,7 @@ class KafkaClients(Struct, frozen=True):
     def group_refusal(self, group: str, log_time_ms: int, owner: Owner | None = None) -> str | None:
         """Return the reason why the group cannot note an offset; None if it can.
 
-        `owner` is None below `BOUNDS_LEVEL`.
+        Callers pass `owner` only from `BOUNDS_LEVEL` on.
         """
         living = self.living_groups(log_time_ms)
         known = living.get(group)

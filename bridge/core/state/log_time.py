@@ -75,7 +75,7 @@ class LogTime:
         self._anchor = self._written if own and self._written is not None else (log_time_ms, now)
 
     def report_applied(self, server_id: int, date_ms: int, now: int) -> None:
-        """Note the sender's clock of a report that was made since this server started, and was applied now."""
+        """Note the sender's clock, from a report that is newer than this server's start and has just been applied."""
         if server_id in self._dates or len(self._dates) < SERVERS_MAX:
             self._dates[server_id] = (date_ms, now)
 

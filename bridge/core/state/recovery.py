@@ -3,19 +3,19 @@
     old farm of A, B, C ──▶ B's state ──▶ new cluster of B alone: Raft id 1, publications, weights, log time
 
 Each cluster counts its Raft ids from 1 again. An id is valid only together with the cluster id, which every connection
-names. Storages of the old cluster never open under the new one. So only the survivor is admitted; other servers return
-as new ones, under any name. Evicted and retired identities stay excluded.
+names. A node never opens the storage of the old cluster for the new cluster. So only the survivor is admitted; other
+servers return as new servers, under any name. Evicted and retired identities stay excluded.
 
 The reports of the other servers are dropped. These servers are lost, and it is better to omit their leaves than to list
 dead leaves for another hour. A node that joins again reports its leaves. The last publications are kept, so that the
-next publications have later seconds. Client keys stay admitted; their entries for the old cluster do not have an effect
-in the new one.
+next publications have later timestamps. Client keys stay admitted; their entries for the old cluster do not have an
+effect in the new one.
 
-Forged numbers would also be kept: a term or log time near its limit, a publication's second years ahead, or the last
+Forged numbers would also be kept: a term or log time near its limit, a publication's timestamp years ahead, or the last
 possible era. A running farm can only correct log time (`log_time_correction`). A new cluster may reset all these
 numbers (`Reset`), because its servers and the servers of the old cluster refuse each other. A reset changes all numbers
 of a kind, in all tables of the state (`numbers`), for example the terms in the offsets of Kafka's groups. Routers may
-still hold a structure with the old second; the operator sees the time until which they refuse earlier ones
+still have a structure with the old timestamp; the operator sees when they stop refusing earlier ones
 (`refused_until_s`).
 """
 
@@ -54,9 +54,10 @@ class Reset(Struct, frozen=True):
 
 
 def refused_until_s(farm: FarmState, now_s: int) -> int | None:
-    """Return the time until which routers may refuse a structure dated now, after a reset; None if they do not.
+    """Return the last time when routers may refuse a structure of the new cluster, after a reset; None if they do not.
 
-    A router refuses earlier seconds until its latest structure ends. It refuses structures that end too far ahead.
+    A router refuses an earlier timestamp until its latest structure ends. It also refuses structures that end too far
+    ahead.
     """
     publications = (each.publication for each in farm.masters.values())
     is_later = any(each is not None and each.published_s >= now_s for each in publications)

@@ -3,12 +3,12 @@
     [control] listen = "192.168.7.5:7650"
 
     control.read.token     permits reading: every GET
-    control.admin.token    permits everything that the Unix socket permits
+    control.admin.token    permits all requests, as the Unix socket does
     control.crt            the endpoint's certificate, without its key (`bridge.node.control.control_certificate`)
 
 The tokens are made at the first start, 32 random bytes each, in files of mode 0600; a client sends one as
-`Authorization: Bearer …`. To change a token, remove its file and restart the node. The comparison takes constant time.
-Wrong tokens do not lead to a lockout, because 2^256 possible values cannot be guessed.
+`Authorization: Bearer …`. To change a token, remove its file and restart the node. Comparing a token takes constant
+time. Wrong tokens do not lock a client out, because nobody can guess one of 2^256 values.
 """
 
 import hmac

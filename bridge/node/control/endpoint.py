@@ -1,9 +1,9 @@
-"""The control endpoint of a node: its views and actions, behind one server.
+"""The control endpoint of a node: one server for all views and actions.
 
     JoinedNode, CurrentFarm ──▶ ViewBuilder ──▶ FarmAdmin, IdentityAdmin, KeyAdmin ──▶ routes ──▶ ControlServer
                                          └──▶ VerdictWatch ──▶ events, alarms, /healthz, history
 
-This module joins the parts of this folder, as `bridge.node.app` joins the parts of the node.
+This module creates and connects the parts of this folder, as `bridge.node.app` does for the parts of the node.
 """
 
 from collections.abc import Awaitable, Callable

@@ -73,7 +73,7 @@ UNADMITTED_LISTED_MAX = 64
 VOTE_PATIENCE_S = 10.0
 VOTE_AGAIN_S = 0.1
 WAITED_FOR = PASSING - {ChangeRefusal.NOT_LEADER, ChangeRefusal.LEADERSHIP_LOST}
-"""Refusals after which the same request may succeed with this leader."""
+"""Refusals of a request that may succeed later with this leader."""
 
 
 class IdentityAdmin(Struct, eq=False, kw_only=True):
@@ -248,7 +248,7 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
         return share_refusal(state.admitted, node_id, LeaderShare(self.provider.node_id, state.admitted_by))
 
     def _newcomer(self, state: FarmState, name: str) -> FarmMember:
-        """Return the running node with this name or id that is not admitted under this name; raise `Refused`."""
+        """Return the running node with this name or id, without an admission under this name; raise `Refused`."""
         found = [
             each
             for each in self.member_directory.members()

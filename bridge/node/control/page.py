@@ -1,6 +1,6 @@
 """A page for browsers that shows the farm and does not change it: one file, joined from the parts in `page_source`.
 
-    browser ──GET /──▶ the page, without data                   needs no token
+    browser ──GET /──▶ the page, without data                   without a token
             ──GET /v1/stream, with a token──▶ view, trace, log  the operator gives the token to the page
             ──GET /v1/history, /v1/views──▶ the last hours, and which node sees what
 

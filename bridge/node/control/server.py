@@ -92,7 +92,7 @@ class ControlServer:
         counters: Counter[ControlEvent] | None = None,
         user_of: Callable[[trio.socket.SocketType], int | None] = peer_user_id,
     ) -> None:
-        """Set the parts; `counters` come from `new_counters`, `user_of` returns the user behind a Unix socket."""
+        """Set the parts; `counters` come from `new_counters`, `user_of` returns the user of a Unix connection."""
         self._user_of = user_of
         self.path = path
         self.remote_port: int | None = None
@@ -202,7 +202,7 @@ class ControlServer:
 
     async def _converse(self, stream: trio.abc.Stream, client: _Client | None) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
-        # A client without a valid token must not keep its place for as long as a client with a token.
+        # A client without a valid token loses its place earlier than a client with a token.
         timeout_s = self._limits.idle_s if client is None else self._unproven_s
         for remaining in range(self._limits.requests_per_connection, 0, -1):
             with self._body() as body:

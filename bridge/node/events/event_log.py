@@ -1,15 +1,15 @@
 """The recent past of a node: a bounded ring of trace events, read by cursor.
 
-Every event gets the next cursor. A reader sends the cursor from which it continues. If the ring has dropped events
-since then, the page contains their number, so that a gap is visible. The ring does not keep state for readers, so a
-slow reader does not cost memory.
+Every event gets the next cursor. A reader sends the cursor of the next event that it needs. If the ring has dropped
+events since then, the page contains their number, so that a gap is visible. The ring does not keep state for readers,
+so a slow reader does not cost memory.
 
 Cursors begin at 1 in each process. A reader whose cursor is beyond the end has read from an earlier process, and
 receives the events of this process from the start.
 
-No cause has more than a quarter of the ring: beyond that, an event replaces the oldest one of the same cause. So a
-sender that continuously causes events of one kind cannot displace events of other kinds. Replaced events count as lost,
-like dropped ones. A cause is a kind of event; each alarm is a separate cause.
+No cause has more than a quarter of the ring: a further event replaces the oldest event of the same cause. So a sender
+that continuously causes events of one kind cannot displace events of other kinds. Replaced events count as lost, like
+dropped events. A cause is a kind of event; each alarm is a separate cause.
 
 The ring stores each event as JSON, which takes less memory than the objects.
 """

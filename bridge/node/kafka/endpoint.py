@@ -1,6 +1,6 @@
-"""The Kafka listener of a node: bound before other nodes discover this one, served when the node runs.
+"""The Kafka listener of a node. It binds before other nodes discover this node, and serves when the node runs.
 
-    open_endpoint ──▶ users and certificates readable? address free? ──▶ bound ──▶ serve: a FarmTopic behind services
+    open_endpoint ──▶ users and certificates readable? address free? ──▶ bound ──▶ serve: services with a FarmTopic
               └── otherwise `KeyFileError` or `NodeStopped`, as for the Raft port
 
     KafkaListener ◀── ConsumerService   Metadata, ListOffsets, Fetch

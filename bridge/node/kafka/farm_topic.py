@@ -218,8 +218,8 @@ class FarmTopic:
 def listeners_of(farm: FoundedFarm, settings: KafkaSettings) -> Mapping[int, Address]:
     """Return the addresses of the other present nodes' listeners, by Raft id, from the settings and the log.
 
-    Clients remember a coordinator by its id, and some of them (Sarama) drop it only when no list has that id. So a dead
-    node must leave the list, as a fenced broker of Kafka does.
+    Clients store a coordinator by its id, and some of them (Sarama) drop it only when no list has that id. So the list
+    must omit a dead node, as Kafka omits a fenced broker.
     """
     admitted = farm.state.admitted.items() if settings.peers else ()
     ids = {each.name: number for number, each in admitted if each.is_member and number != farm.replica.server_id}

@@ -39,7 +39,7 @@ _PREFIX: Final = "User:"
 
 
 class ListedUser(Struct, frozen=True):
-    """One line of the file. `credential` is None with a certificate, which proves the name."""
+    """One line of the file. Users with a certificate, which proves the name, do not have a `credential`."""
 
     name: str
     credential: tuple[Mechanism, ScramCredential] | None

@@ -65,7 +65,7 @@ _HALTED: Final = (
 )
 _FORGOTTEN: Final = (
     "It lost its later votes and acknowledgments, so it must not vote again: restore the newest state directory and"
-    " start one process with it. If that is lost, start with an empty directory, and run `garlicfarm"
+    " start one process with it. If this directory is lost, start with an empty one, and run `garlicfarm"
     " node approve NAME` at another node"
 )
 

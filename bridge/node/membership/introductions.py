@@ -3,12 +3,13 @@
     seeds and known members ──▶ a connection periodically, and after changes ──▶ X-Garlic-Introduction
     Raft's own connections, both ways ─────────────────────────────────────────▶ the same header
 
-With `transport = "i2p"` servers exchange only the Garlic Farm protocol. After the password, its handshake carries the
-data of gossip: each side's signed description (name, endpoint, formation, admitted new nodes) and its copies of others.
-A connection made only for introductions is closed after the handshake. Liveness follows from introductions and from
-Raft's connections (`bridge.core.membership.connection_membership`).
+With `transport = "i2p"` servers exchange only the Garlic Farm protocol. After the password, each side of the handshake
+sends the data of gossip. These are its own signed description (name, endpoint, formation, admitted new nodes), and its
+copies of other nodes' descriptions. A connection made only for introductions is closed after the handshake. Liveness
+follows from introductions and from Raft's connections (`bridge.core.membership.connection_membership`).
 
-For the rest of the node introductions replace gossip (`membership_provider`). They do not change keys or send queries.
+Other parts of the node use introductions like gossip (`membership_provider`). Introductions do not change keys or send
+queries.
 """
 
 import base64
@@ -177,7 +178,7 @@ class Introductions:
     # -- in the handshakes ---------------------------------------------------------------------------------------------
 
     def introduced(self, identity: Identity) -> Identity:
-        """Return the identity with the signed descriptions of this node and of others."""
+        """Return the identity with the signed descriptions of this node and of other nodes."""
         self._sent += 1
         purpose = SignatureUse.LEAVING if self._core.leaving else SignatureUse.PRESENCE
         others = self._core.alive()
@@ -188,7 +189,7 @@ class Introductions:
         return replace(identity, introductions=tuple(_encoded(info) for info in sent))
 
     def met(self, peer: Identity) -> None:
-        """Handle the descriptions that a server sent of itself and of others."""
+        """Handle a server's description of itself, and its copies of other nodes' descriptions."""
         for number, info in enumerate(introductions_in(peer)):
             if info is None:
                 self._refused += 1

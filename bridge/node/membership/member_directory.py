@@ -7,8 +7,8 @@
     Reconciling ───────┘    (admissions, while this node leads)
 
 Metadata is decoded once for each incarnation of a member. A member with unreadable metadata is known to gossip but not
-to the farm: it is counted and omitted here. The parts of this node change one shared copy of its own metadata, so one
-part cannot overwrite the data of another. Each change announces the whole copy.
+to the farm: this module counts and omits it. All parts of this node change one shared copy of the node's metadata, so
+no part can overwrite another part's data. Each change announces the whole copy.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Membership for the rest of the node: by gossip, or by introductions without gossip.
+"""Membership for the other parts of a node: by gossip, or by introductions without gossip.
 
 transport = "tls"  ──▶ gossip.Group
 transport = "i2p"  ──▶ bridge.node.membership.introductions.Introductions

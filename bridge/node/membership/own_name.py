@@ -9,9 +9,9 @@ would retire the wrong one. So a node with the name of its host changes its name
         no farm is known, and the other member's id is lower ─▶ change now
         otherwise                                           ─▶ change if the other member stays alive for a while
 
-The node takes the name `HOST-ABCD`, ABCD being the beginning of its own id. It stores the name in its state directory
-and restarts under it. The wait within a farm is for a node that lost its state directory. Such a node returns with the
-name of its own previous identity, which gossip still marks alive for a while. In that case an operator must decide
+The new name is `HOST-ABCD`, where ABCD is the beginning of the node's id. The node stores the name in its state
+directory and restarts with it. The wait in a farm is for a node that lost its state directory. Such a node returns with
+the name of its previous identity, which gossip still marks alive for a while. In that case an operator must decide
 about the name.
 
 A name that an operator has given is never changed.

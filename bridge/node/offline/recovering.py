@@ -84,13 +84,13 @@ from gossip.node import NodeIdentity, keep_generation, reset_stored_era, save_id
 MAKING = f"{RAFT_DIRECTORY}.recovering"
 _CHUNK_BYTES = 1024 * 1024
 _GENERATION = 1
-"""The generation in which `recover` writes. Each later start of the node has a higher generation."""
+"""The generation that `recover` writes. Each later start of the node has a higher generation."""
 LOST_TERMS = 2**16
 """Number of terms that the new cluster skips after the last kept term.
 
 The old farm may have begun further terms that this survivor does not know, but fewer than this number. So a term
-belongs to one cluster only. A consumer may have read more of the old log than this survivor keeps. It detects this by
-the term of its last entry.
+belongs to one cluster only. A consumer may have read more of the old log than this survivor keeps. The consumer detects
+this by the term of its last entry.
 """
 _SEGMENT_BYTES = 1024 * 1024
 """Size of the first file of the log; the node makes the others by its settings."""

@@ -1,20 +1,20 @@
-"""A farm's committed log from a directory: of a stopped or running node, or a backup. Read-only, without a lock.
+"""A farm's committed log, from the directory of a stopped or running node, or from a backup; without a lock.
 
     DIR/raft/…             the log and its snapshot (DIR may also be this directory itself, or one moved by `recover`)
     DIR/formation.json     the cluster, and the log time of the empty log; absent in some backups
     DIR/committed.json     the node's known commit index
 
 Only committed entries are returned. An entry counts as committed up to the greatest of three indexes. These are the
-index in the node's note, the index of a snapshot, and the index that an operator gives for a properly stopped farm. A
+index in `committed.json`, the index of a snapshot, and the index that an operator gives for a properly stopped farm. A
 snapshot contains only applied entries.
 
-Log time is not stored with each entry. It is the greatest clock entry so far, or a later correction. Both are used as
-written, without the limit by the majority's clocks (`bridge.core.log.voter_clocks`): only a state machine that applies
-the whole log knows this limit. A correct leader never writes a time above it.
+Log time is not stored with each entry. It is the time of the greatest clock entry so far, or of a later correction.
+Both are used as written, without the limit by the majority's clocks (`bridge.core.log.voter_clocks`): only a state
+machine that applies the whole log knows this limit. A correct leader never writes a time above the limit.
 
-A read from the middle needs log time there, and reading all earlier entries would cost as much as the read itself. So
-clock entries are found by a search for their JSON key in the bytes, at the speed of a memory scan. The positions found
-serve as anchors: a position in a file, with log time before it.
+A read from the middle needs log time there. To decode all earlier entries for this would be too slow. So clock entries
+are found by a search for their JSON key in the bytes, at the speed of a memory scan. The positions found serve as
+anchors: a position in a file, with log time before it.
 """
 
 from array import array

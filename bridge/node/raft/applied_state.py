@@ -148,8 +148,8 @@ class AppliedState:
     def is_for_readers(self, index: Index, data: bytes, record: Record | None) -> bool:
         """Return True if the entry at `index`, a command, is for readers of the log.
 
-        Copies and entries with the state of producers and consumer groups are not for readers. `record` is None if the
-        caller knows from the entry's bytes that it is not an entry of the farm.
+        Repeated submissions, and entries with the state of producers and consumer groups, are not for readers. Callers
+        omit `record` if the entry's bytes show that it is not an entry of the farm.
         """
         return bool(data) and not isinstance(record, KafkaRecord) and not self.is_copy(index, data)
 

@@ -3,7 +3,7 @@
     entry ─▶ names a request? else add the next number of this node ─▶ signed, if it acts on the farm
           ─▶ replica, repeated while its fate is unknown ─▶ committed ─▶ applied here
                                           ├─▶ session table: position of the first copy │ expired
-                                          └─▶ applied state: reason why it changed nothing, if it had no effect
+                                          └─▶ applied state: the reason, if it did not have an effect
 
 A submission of unknown fate is submitted again with the same bytes. That may leave several copies in the log. Only the
 first copy has an effect, and the reply contains its position. A caller that names the request may also repeat it

@@ -87,7 +87,7 @@ class HostSampler:
     def sample(self) -> RouterStatus:
         """Return the host's figures since the last sample; None for an unreadable one.
 
-        Percentages are of the entire host. The bandwidth is in + out, each byte once, without the loopback interface.
+        Percentages refer to the entire host. The bandwidth is in + out, each byte once, without the loopback interface.
         """
         now_s = time.monotonic()
         network_bytes = _readable(_network_bytes)

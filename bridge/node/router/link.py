@@ -1,9 +1,9 @@
 """The address of a router and its streams: plain or TLS, never plain beyond private networks.
 
-I2CP and I2PControl carry passwords, and show which destinations belong to whom. So plain TCP goes to loopback and
-private addresses only, and a plain I2PControl (its password controls the router) to loopback only. A router signs its
-certificate itself. A file in the settings pins it. The certificate of a router on this machine is not checked, because
-an attacker cannot intercept the connection.
+I2CP and I2PControl carry passwords, and show the owner of each destination. So a node uses plain TCP only to loopback
+and private addresses. It uses plain I2PControl, whose password controls the router, only to loopback. A router signs
+its certificate itself. A file in the settings pins it. The certificate of a router on this machine is not checked,
+because an attacker cannot intercept the connection.
 """
 
 import ssl

@@ -1,8 +1,8 @@
-"""The farm's keys while a node runs: first the key file's, then the group's.
+"""The farm's keys while a node runs: at first from the key file, later from the group.
 
     farm key file ──▶ agent: merged with the ring in the state directory ──▶ changes arrive by gossip
                                    │
-                 credentials to send to other servers and to accept: those of every key that opens
+                 credentials to send to other servers, and to accept: derived from every key that opens datagrams
 
 The file is never changed, since nodes or another program may share it. So it is outdated after a key change. An
 outdated file does not affect a node with a stored ring, but a node without a stored ring could not join with it. So the

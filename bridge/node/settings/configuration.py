@@ -178,10 +178,10 @@ class NodeConfiguration:
         ),
     ] = TransportKind.TLS
     gossip: GossipSettings | None
-    """None with the transport `i2p`."""
+    """Settings of gossip; None with the transport `i2p`."""
     consensus: ConsensusSettings
     proxy: ProxySettings | None = None
-    """None without the transport `i2p`."""
+    """Settings of the HTTP proxy; None without the transport `i2p`."""
     publishing: PublishingSettings
     masters: Annotated[tuple[MasterSettings, ...], MASTERS] = ()
     """Without a master that has a signing key, a node reports and votes, but does not publish."""

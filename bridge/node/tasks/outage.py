@@ -2,15 +2,15 @@
 
     no clock entry for long ──▶ QuorumWatch ──▶ publishing without a quorum, and the verdict
     gossip's members        ──▶ reachable   ──▶ nodes that may publish then (`bridge.core.publishing.without_quorum`)
-    the log on disk         ──▶ the farm, for a node that was started during the outage
+    the log on disk         ──▶ the farm, for a node started during the outage
 
 A node that ran when the quorum was lost has the farm's state. A node started without a quorum does not: no leader
 reports which of its entries are committed. For publishing it then applies all of them to a copy of the state. An
 uncommitted entry is at worst a report that is too new. The applied state itself does not change.
 
-When the log moves again, each node that published alone reports its last second within one reporting period. This node
-commits its own publications only after that period, so that they have later seconds. The structures of the outage
-remain valid for longer.
+When entries are committed again, each node that published alone reports the timestamp of its last publication within
+one reporting period. This node commits its own publications only after that period, so that their timestamps are later.
+The structures of the outage remain valid for longer than that.
 """
 
 import math

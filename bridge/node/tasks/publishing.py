@@ -71,12 +71,13 @@ class PublishingTurns:
         2, and another server is able     withdrawn: the report has `publishConfig` off and the failure
         after 1, 2, 4, … at most 16 min   able again; the first failure withdraws it again, a success resets all
 
-    The election compares figures of the router's health, but a healthy router may refuse each structure. Unless
-    failures count, the farm would choose that node permanently. A withdrawal uses `publishConfig`, which every version
-    of the state machine supports. So servers that do not support the JSON member `publishFailure` make the same choice.
+    The choice of the publisher compares figures of the router's health, but a healthy router may refuse each structure.
+    If failures did not count, the farm would choose the node of this router permanently. A withdrawal uses
+    `publishConfig`, which every version of the state machine supports. So servers that do not support the JSON member
+    `publishFailure` make the same choice.
 
-    Without another able server a withdrawal would be useless, and the node repeats its attempts. The pauses grow, so a
-    farm in which all routers refuse changes its publisher less and less often.
+    Without another able server a withdrawal would be useless, and the node repeats its attempts. The pauses grow. So if
+    all routers refuse, the farm changes its publisher less and less often.
     """
 
     def __init__(self) -> None:
@@ -404,8 +405,8 @@ class PublishingTask:
         if answer.outcome is SubmitOutcome.COMMITTED:
             with trio.move_on_after(self._context.period_s), suppress(ServerStoppedError):
                 await self._context.replica.server.wait_applied(answer.index or 0)
-        # The outcome of a plan that is still proposed is unknown. If it is committed later, it is not handed over, and
-        # a new plan is made.
+        # If the plan is still proposed, its outcome is unknown. If it is committed later, this node does not hand it
+        # over, and makes a new plan.
         self._proposed = None
 
     def _back_off(self) -> None:

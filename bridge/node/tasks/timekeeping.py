@@ -2,7 +2,7 @@
 
     leader       a clock entry at its election, once a period, and once more within a period if later reports allow a
                  step (`bridge.core.state.log_time`)
-    every node   once a period: its own clock, and as leader the clocks of others and log time
+    every node   once a period: its own clock, and as leader all other clocks and log time
                  (`bridge.core.farm.clock_alarms`)
 
 An alarm about clocks needs the same result in two consecutive checks, a period apart, because one report may be
@@ -33,10 +33,9 @@ class BroadcastTime:
     """The last times that a majority took to store an entry of this leader, compared with the election timeout.
 
     Raft keeps a leader only if broadcastTime << electionTimeout (section 5.6). If a round to the majority, with disk
-    writes, takes about as long as the election timeout, any delay causes an election. The leader measures the time from
-    proposing a clock entry until it is committed, without extra messages. The median of several measurements is used,
-    so that one slow write does not raise an alarm. The paper requires a tenth of the timeout; the alarm is raised at a
-    fifth.
+    writes, takes nearly an election timeout, any delay causes an election. The leader measures the time from proposing
+    a clock entry until it is committed, without extra messages. The median of several measurements is used, so that one
+    slow write does not raise an alarm. The paper requires a tenth of the timeout; the alarm is raised at a fifth.
     """
 
     def __init__(self, election_timeout_ms: int) -> None:

@@ -1,6 +1,6 @@
-"""The ØMQ Raft endpoint of a node: bound before other nodes discover this one, served when the node runs.
+"""The ØMQ Raft endpoint of a node. It binds before other nodes discover this node, and serves when the node runs.
 
-    open_endpoint ──▶ keys readable? addresses free? ──▶ sockets bound ──▶ serve: a FarmLog behind a ClientEndpoint
+    open_endpoint ──▶ keys readable? addresses free? ──▶ sockets bound ──▶ serve: a ClientEndpoint with a FarmLog
               └── otherwise `KeyFileError` or `NodeStopped`, as for the Raft port
 
 This module needs pyzmq; `bridge.node.client_endpoints` imports it only if the settings have an endpoint.

@@ -1,4 +1,4 @@
-"""The farm's log for ØMQ Raft clients: this node's own committed prefix, index for index.
+"""The farm's log for ØMQ Raft clients: the entries that this node has applied, with the same indexes.
 
     the farm's log                              the client's view
     application entry            ──▶  STATE       the same bytes as the value in `GET /v1/log`
@@ -8,10 +8,10 @@
     configuration, no-op         ──▶  CHECKPOINT  so each entry keeps its index
     the stored snapshot          ──▶  a JSON document of its state (`bridge.node.zmq.log_snapshot`)
 
-A client of this protocol finds a leader and reads from no other server. Every node has the entire committed log, so
-each endpoint presents itself as the leader of its own prefix. A client stays at its node, but can change to another
-node, because entries have the same indexes and reqids there. The prefix ends at this node's applied index: the log time
-of an entry, and its status as a copy, are known only after application.
+A client of this protocol finds a leader and reads from no other server. Every node has the committed log, so each
+endpoint presents itself as the leader. A client stays at its node, but can change to another node, because entries have
+the same indexes and reqids there. The log of an endpoint ends at the applied index of its node. Before a node has
+applied an entry, it does not know its log time, or whether it is a copy.
 
 A generated reqid consists of 4 bytes of log time in seconds and 8 bytes of index, both big-endian. It is unique, and
 equal on the nodes that know the log time. If a node no longer knows it (`LogTimeIndex`), the seconds are 0.

@@ -100,7 +100,7 @@ class SigningKey(Struct, frozen=True):
 
     @property
     def expires_s(self) -> int | None:
-        """The second at which the key expires; None for a master key."""
+        """The expiration of the key, in seconds since the epoch; None for a master key."""
         return None if self.offline is None else self.offline.expires_s
 
     @property

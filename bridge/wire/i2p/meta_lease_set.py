@@ -55,7 +55,7 @@ _JAVA_CLOCK_FUDGE_S: Final = 60
 
 
 class LeaseSetError(ValueError):
-    """The bytes are not a Meta LeaseSet2, or the given parts do not form one that a router would accept."""
+    """The bytes are not a Meta LeaseSet2, or a router would not accept a Meta LeaseSet2 of the given parts."""
 
 
 class Verdict(Enum):

@@ -40,7 +40,7 @@ _Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class BackupError(ValueError):
-    """The bytes are not a backup, or a damaged one; or a backup cannot be written as bytes."""
+    """The bytes are not a backup, or are damaged; or a backup cannot be written as bytes."""
 
 
 class BackupHead(Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class BackupHead(Struct, frozen=True, kw_only=True):
     node_id: bytes
     cluster_id: bytes
     founding: Founding | None
-    """None in a backup of version 1, whose farm cannot be verified."""
+    """The founding; None in a backup of version 1, whose farm cannot be verified."""
     configuration: Configuration
     last: LogId
     made_at_ms: int

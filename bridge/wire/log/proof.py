@@ -61,7 +61,7 @@ def ends_like_proof(data: bytes) -> bool:
 
 
 def proven(data: bytes, cluster_id: bytes) -> Proof | None:
-    """Return the proof at the end of an entry; None without one that verifies for this farm."""
+    """Return the proof at the end of an entry; None without a proof, or if it is not valid for this farm."""
     tail = _tail(data)
     if tail is None or not _is_object_without_proof(data[: tail[0]] + b"}"):
         return None

@@ -1,17 +1,17 @@
 """A node's durable state of formation, as JSON in its state directory.
 
-    {"version": 2, "promise": P | null, "founding": F | null, "known": F | null,
-           "withdrawn": [P, …], "confirmed": cluster id | null, "endorsed": F, "revoked": [F, …]}
-    P =   {"founders": [id, …], "clock_ms": n, "nonce": hex}
-    F =   {"cluster_id": hex, "promised": [{"node": id, "clock_ms": n, "nonce": hex}, …]}
+    file   {"version": 2, "promise": P | null, "founding": F | null, "known": F | null,
+            "withdrawn": [P, …], "confirmed": cluster id | null, "endorsed": F, "revoked": [F, …]}
+    P      {"founders": [id, …], "clock_ms": n, "nonce": hex}
+    F      {"cluster_id": hex, "promised": [{"node": id, "clock_ms": n, "nonce": hex}, …]}
 
 `endorsed` and `revoked` are absent if they are empty, and in files of earlier versions without endorsements. The
 cluster id of a founding follows from its promises. The file contains it for operators, and the reader checks it. In
 version 1 a founding lacked the promises, so it could not be verified: a farm of that version must be created again
 (`docs/how-to/upgrade.md`).
 
-The file is JSON, so that an operator can read which promise a node made. It decides whether a node may vote, so it is
-read strictly. An unknown member, a set out of order, or a founding that contradicts the promise is a
+The file is JSON, so that an operator can read the promise of a node. The file decides whether a node may vote, so the
+reader is strict. An unknown member, a set out of order, or a founding that contradicts the promise is a
 `FormationStateError`, and the node does not start.
 """
 

@@ -52,7 +52,7 @@ _ADMISSION_BYTES: Final = NODE_ID_BYTES + _RAFT_ID_BYTES
 _RAFT_ID_LIMIT: Final = 2**31
 _PORT_LIMIT: Final = 65_535
 _ELEMENTS_MIN: Final = 9
-"""Elements after the ninth are left out if they are empty. Then the bytes equal those of older versions."""
+"""Empty elements after the ninth are left out. The bytes then equal the bytes of older versions."""
 _BYTES: Final = (bytes,)
 """Types that `convert` must not decode from text: otherwise it would accept base64 in place of bytes."""
 
