@@ -20,7 +20,7 @@ class ZmqRaftPeerView(Record, frozen=True):
     url: str
     """The address of its ROUTER socket."""
     role: str | None = None
-    """`leader` or `follower`, as it reports; null if it does not reply."""
+    """`leader` or `follower`, from the member's reply; null without a reply."""
     term: int | None = None
     """Term of the peer."""
     first_index: int | None = None

@@ -51,7 +51,7 @@ class ServerClock(Record, frozen=True):
     voter: bool
     """The clock counts for the majority time."""
     offset_ms: int | None
-    """Lead of its clock in milliseconds; null if its last report is too old, or the offset is unknown."""
+    """Lead of the server's clock in milliseconds; null if its last report is too old, or the offset is unknown."""
 
 
 class LogTimeAnswer(Document, frozen=True):
@@ -370,7 +370,7 @@ class SubmitOutcome(Enum):
     UNKNOWN = "unknown"
     """The entry may be committed already, be committed later, or never be committed."""
     EXPIRED = "expired"
-    """The farm no longer stores the request id. It may have been applied before; it was not applied now."""
+    """The farm has dropped the request id. The request may have been applied before; it was not applied now."""
 
 
 class CheckedAnswer(Document, frozen=True):

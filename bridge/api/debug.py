@@ -77,7 +77,8 @@ class DebugAnswer(Document, frozen=True):
     versions: Mapping[str, str]
     """Versions of this project, of Python, of the installed libraries, and of the system."""
     settings: Mapping[str, Any]
-    """The node's settings, complete; names of users are replaced, keys and passwords are the names of files."""
+    """All settings of the node; names of users are replaced, and keys and passwords appear as the names of their
+    files."""
     profile: ProcessorProfile
     """The distribution of the processor time."""
     threads: tuple[RunningStack, ...]

@@ -6,13 +6,13 @@
                ──▶ event_text       the same after its kind, as in a line of the log
     events of several nodes ──▶ EventStory ──▶ each fact once
 
-The data of an event are for programs: Raft ids, seconds, addresses. People get names and times of day. A kind of
-another version, which lacks a sentence here, is printed with its facts.
+The facts of an event are for programs: Raft ids, seconds, addresses. Its sentence has names and times of day instead.
+An event of another version, whose kind lacks a sentence here, is printed with its facts.
 
-*Merging.* All servers report changes of the log alike, and most of them report changes in gossip. An event repeats a
-fact if it has the sentence of a shown event and is less than `SAME_FACT_MS` apart from it. A repetition does not extend
-this time, so a fact that recurs for long is shown again. Comparing data would be stricter. But then the leader's report
-of an election and its followers' reports would be different facts.
+*Merging.* All servers report changes of the log alike, and most of them report changes in gossip. An event counts as a
+repetition if a shown event less than `SAME_FACT_MS` away has the same sentence. A repetition does not extend this time,
+so a fact that recurs for long is shown again. A comparison of the facts would be stricter. But then the leader's report
+of an election and the reports of its followers would be shown separately.
 """
 
 import re

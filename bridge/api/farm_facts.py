@@ -1,4 +1,4 @@
-"""Servers in one view, by gossip (UDP), Raft (TCP) and the log: their contradictions, and the verdict's inputs.
+"""The servers in one view: contradictions between gossip (UDP), Raft (TCP) and the log; the verdict's inputs.
 
     gossip                  Raft and the log                            conclusion
     dead, or not received   answers the leader, is the leader, or has   UDP is blocked: `udp_blocked`
@@ -115,7 +115,7 @@ def outdated_reports(view: FarmView) -> frozenset[int]:
 
 
 def patience_ms(raft: RaftView) -> int:
-    """Return the least duration of a contradiction that counts: servers may follow a stopped leader for that long."""
+    """Return the least duration of a relevant contradiction: servers may follow a stopped leader for this time."""
     return max(UDP_PATIENCE_MS, 2 * raft.election_timeout_ms)
 
 

@@ -52,7 +52,7 @@ class LinkedDirectory(Record, frozen=True):
     address: str | None
     """The address of its directory, which the link contains if it has room; null without a directory."""
     problem: str | None
-    """Reason why it does not serve now; null if it serves."""
+    """Reason why the directory does not serve now; null if it serves."""
 
 
 class LinkOutput(Document, frozen=True):

@@ -41,7 +41,7 @@ class Step(Record, frozen=True):
 
 
 class TakeOver(Record, frozen=True):
-    """The last take-over that a node has seen; no step if it has seen none."""
+    """The last take-over that a node has seen; without steps if it has not seen any."""
 
     steps: tuple[Step, ...] = ()
     """In the order of their times."""
@@ -55,8 +55,8 @@ def changes_take_over(events: Iterable[TraceEvent]) -> bool:
 def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
     """Return the steps of the last change of leader or publisher, from the first suspicion to the publication.
 
-    The steps are in the order of their time; empty without a change. Steps before the last completed publication before
-    the change belong to an earlier take-over. A suspicion after the publication begins another one.
+    The steps are in the order of their time; empty without a change. The last completed publication before the change
+    separates them from an earlier take-over. A suspicion after the publication begins another one.
     """
     ordered = sorted(events, key=lambda event: event.time_ms)
     core = [event for event in ordered if event.kind in _STEPS]
@@ -99,8 +99,8 @@ _STEPS: Final = {
 }
 _TURNS: Final = frozenset({LEADER_ELECTED.kind, LEADER_FOLLOWED.kind, PUBLISHER_CHOSEN.kind})
 _OVER: Final = {PUBLISHED.kind: "handed over", PUBLICATION_ACCEPTED.kind: "accepted"}
-"""The end of a take-over. Other servers record only that the log permits the publication; the publisher alone records
-that its router took the structure."""
+"""The end of a take-over. Other servers record only that the log permits the publication; only the publisher records
+that its router accepted the structure."""
 _LEADS_TO_A_STRUCTURE: Final = frozenset({"dead", "publisher chosen"})
 """Steps that lead to a publication.
 

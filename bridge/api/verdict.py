@@ -57,7 +57,7 @@ from bridge.core.membership.admission import server_label
 from bridge.core.publishing.score import Inability, inability_text
 
 WAITING_ALARMS = (KEY_RETIRED.kind, FORMATION.kind, NOT_ADMITTED.kind, ISOLATED.kind)
-"""Alarms about a wait, in the order of causes: with a wrong key, formation does not receive usable messages."""
+"""Alarms about a wait; causes come before consequences: with a wrong key, formation does not get usable messages."""
 _DOWN_ACTION = "start {0} again, and check that UDP (gossip) and TCP (consensus) reach {0}"
 _REPLACE_ACTION = (
     f"to replace {{}}a server that will not return, {ADD_NODE}; once the new server votes, the farm removes the old"
@@ -219,7 +219,7 @@ def verdict_of(view: FarmView) -> VerdictView:
 
 
 def concerns_of(view: FarmView) -> tuple[Concern, ...]:
-    """Return the findings of all rules by precedence; without findings, that the farm is healthy."""
+    """Return the findings of all rules by precedence; without any, the finding that the farm is healthy."""
     return _concerns(FarmFacts(view))
 
 
@@ -410,7 +410,7 @@ def _degraded(facts: FarmFacts) -> Concern | None:
     text = f"Degraded: {', '.join(troubles)}, {more}{f' ({facts.limit})' if facts.limit else ''}"
     further = [each.advice for rule in (_udp_blocked, _not_reporting) if (each := rule(facts)) is not None]
     unhealthy = _unhealthy_leaves(facts)
-    # The remedy of such a leaf includes the remedy of the alarm.
+    # The remedy for a leaf with an unresponsive router includes the remedy of the router's alarm.
     is_router_silent = any(LeafFault.ROUTER.value in (each.faults or ()) for each in unhealthy)
     included = {ROUTER_UNREACHABLE.kind} if is_router_silent else set()
     advice = "; ".join(

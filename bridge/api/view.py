@@ -11,8 +11,8 @@ destinations as `….b32.i2p`), the names of times contain the unit, and unknown
 There are three kinds of time: `taken_at_ms` and the times of events use the node's own clock (milliseconds since the
 epoch). `log_time_ms` is the farm's agreed time. Ages and round-trip times are durations.
 
-Counters are objects of names and values, ordered by name. A name is lower-case words joined by `_`, the same word that
-the metric of that counter has.
+Counters are objects of names and values, ordered by name. A name consists of lower-case words joined by `_`, as in the
+metric of the counter.
 """
 
 from collections.abc import Mapping
@@ -127,7 +127,7 @@ class DirectoryView(Record, frozen=True):
     address: str | None
     """Address of the directory; null before its first session."""
     problem: str | None
-    """Reason why it does not serve now; null if it serves."""
+    """Reason why the directory does not serve now; null if it serves."""
 
 
 class NodeView(Record, frozen=True):
@@ -140,7 +140,7 @@ class NodeView(Record, frozen=True):
     raft_id: int | None
     """Raft id; null before the admission of the node."""
     generation: int
-    """Number of its starts with this state directory."""
+    """Number of starts of the node with this state directory."""
     pid: int
     """Process id."""
     version: str
@@ -282,7 +282,7 @@ class LinkView(Record, frozen=True):
     connected: bool
     """The connection is open now."""
     extensions: tuple[str, ...]
-    """Extensions of the protocol agreed in the last handshake; empty for a server of another implementation."""
+    """Protocol extensions agreed in the last handshake; empty for a server of another implementation."""
 
 
 class RaftView(Record, frozen=True):
@@ -319,7 +319,7 @@ class RaftView(Record, frozen=True):
     counters: Mapping[str, int] = {}
     """Counters of the replica since the process started."""
     transfer_target: int | None = None
-    """Raft id of the server that gets leadership from this leader now; null without a handover."""
+    """Raft id of the server that will take over leadership from this leader; null without a transfer in progress."""
     links: tuple[LinkView, ...] = ()
     """This node's connections to the other servers, in order of their ids."""
     majorities: tuple[tuple[int, ...], ...] = ()
@@ -329,7 +329,7 @@ class RaftView(Record, frozen=True):
     leaderless_ms: int | None = None
     """Time without a known leader; null while this node knows one, and before it has the log."""
     stands_still: bool = False
-    """No clock entry for several reporting periods: the farm lacks a quorum, as this node sees it."""
+    """This node has not applied a clock entry for several reporting periods, so the farm probably lacks a quorum."""
     udp_blocked: tuple[int, ...] = ()
     """Raft ids of the servers that Raft has reached for 10 s and for two election timeouts, although gossip marks them
     dead."""
@@ -351,8 +351,8 @@ class MetaEntryView(Record, frozen=True):
     healthy: bool
     """The state machine judges the leaf healthy, and gossip does not report its server dead."""
     faults: tuple[str, ...] | UnsetType = UNSET
-    """Conditions that do not hold, from its server's last report (`router`, `leaseSet`, `service`). `server` before
-    them: the server is down or does not report. Left out if empty."""
+    """Failed conditions in the last report of the leaf's server (`router`, `leaseSet`, `service`), after `server` if
+    this server is down or does not report. Left out if empty."""
 
 
 class ScorePartView(Record, frozen=True):
@@ -382,13 +382,13 @@ class StandingView(Record, frozen=True):
     inability: str | None
     """Reason why it cannot publish now; null if it can."""
     failure: str | UnsetType = UNSET
-    """Reason why its router did not accept its last structure, or accepts none; left out if it accepted it."""
+    """Reason why the server's router did not accept the last structure, or does not accept any; otherwise left out."""
     standby: bool = False
     """True if its router keeps a session ready, to publish without delay if it becomes the publisher."""
     parts: tuple[ScorePartView, ...] = ()
-    """Parts of the score, in the order of the formula; their points add up to it."""
+    """Parts of the score, in the order of the formula; the sum of their points is the score."""
     choice: str = ""
-    """Reason why it is the publisher, or is not."""
+    """Reason why the server is, or is not, the publisher."""
 
 
 class LookUpView(Record, frozen=True):
@@ -421,7 +421,7 @@ class PublishingView(Record, frozen=True):
     """The second of the last publication that the log accepted; null before the first one. A router may not
     have taken it (`handedOverS`)."""
     expires_s: int | None = None
-    """End of the last structure that a router took; null without one."""
+    """End of the last structure that a router accepted; null without one."""
     seconds_to_expiry: int | None = None
     """Seconds until that end, by log time; negative after it."""
     lease_set_file: str | None = None
@@ -442,15 +442,15 @@ class PublishingView(Record, frozen=True):
     """The farm lacks a quorum: `publisherId` is the server that publishes alone, as this node sees it. The view shows
     the structure that this node has signed since, instead of the last one in the log."""
     handed_over_s: int | None = None
-    """The second of the last structure that a router took; null without one. It is known from reports, so it may
-    be a reporting period old, except on the publisher itself."""
+    """Timestamp of the last structure that a router accepted, in seconds; null without one. The node knows it from
+    reports, so it may be a reporting period old, except on the publisher itself."""
     handed_over_by: int | None = None
-    """Raft id of the server whose router took it."""
+    """Raft id of the server whose router accepted that structure."""
     handed_over_by_name: str | None = None
     """Name of that server."""
     seen: bool | None = None
-    """True if a look-up by another node's router has found a structure since it was handed over. False if no look-up
-    has found one after enough time. Null until a look-up decides. Only Java routers look up a Meta LeaseSet2."""
+    """True if a look-up by another node's router has found a structure since the hand-over. False if no look-up has
+    found a structure after enough time. Null until a look-up decides. Only Java routers look up a Meta LeaseSet2."""
     look_ups: tuple[LookUpView, ...] = ()
     """The last look-ups by the routers of the other nodes."""
 
@@ -467,7 +467,7 @@ class ConditionView(Record, frozen=True):
     last_error: str | None = None
     """Reason of its last failure, also if it holds again; at most 200 printable characters. Null without one."""
     failures: int | None = None
-    """Number of times that it began to fail since the node's start."""
+    """Number of failures since the node's start."""
 
 
 class LeafView(Record, frozen=True):
@@ -476,18 +476,18 @@ class LeafView(Record, frozen=True):
     destination: str
     """The address of the leaf."""
     master: str | None
-    """Address of its master; null: all masters of its server."""
+    """Address of the leaf's master; null if the leaf belongs to all masters of its server."""
     healthy: bool
     """The server reports the leaf healthy."""
     load: int
-    """0 to 100; with the factors of operators and the pipeline it becomes the cost."""
+    """Load, 0 to 100; the factors of operators and the pipeline turn it into the cost."""
     excluded: bool
     """An operator excludes it from every structure."""
     faults: tuple[str, ...] | UnsetType = UNSET
-    """Conditions that do not hold, from its server's report (`router`, `leaseSet`, `service`); left out if empty."""
+    """Failed conditions in the report of the leaf's server (`router`, `leaseSet`, `service`); left out if empty."""
     conditions: tuple[ConditionView, ...] | UnsetType = UNSET
     """The state of its known conditions; left out if empty. The lease set is not known before its first look-up, and
-    while the router does not answer."""
+    while the router does not reply."""
 
 
 class ReportView(Record, frozen=True):
@@ -639,7 +639,7 @@ class FarmView(Document, frozen=True):
 
 
 class ProcessView(Struct, frozen=True):
-    """One process of a local farm, and the last view that its node gave (None while it does not answer)."""
+    """One process of a local farm, and the last view of its node (None while the node does not reply)."""
 
     name: str
     pid: int | None

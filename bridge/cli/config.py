@@ -214,7 +214,7 @@ def doctor(*, config: Path | None, farm_key: Path | None, state_dir: Path | None
 def print_check(check: Check) -> None:
     """Print one check, and its action below it.
 
-    If the check failed because of another one, the remedy of that one is shown.
+    If another failed check is the cause, print its name instead of a remedy.
     """
     mark, color = MARKS[check.result]
     name = check.name if len(check.name) <= NAME_CELLS else f"{check.name}:"

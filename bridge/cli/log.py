@@ -274,7 +274,7 @@ def submit(*, entry: str, request_id: str | None, client_key: Path | None, node:
 async def _submit(
     client: ControlClient, data: bytes, request_id: str | None, key: Ed25519PrivateKey | None
 ) -> SubmitAnswer:
-    """Submit; the id is made here, not by the node: it must outlive the node, and be known without a response."""
+    """Submit the entry with a request id that this command makes: it knows the id even if the node does not reply."""
     request = request_id or await _new_request_id(client, data)
     try:
         if key is not None:

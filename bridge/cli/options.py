@@ -28,7 +28,7 @@ MOST_TIMEOUT_S: Final = 3600.0
 WATCH_PERIOD_S: Final = 2.0
 _AGO: Final = re.compile(r"([0-9]{1,6})([smhd])")
 _DASHED: Final = re.compile(r"-([0-9.]+|[A-Za-z0-9_~-]{40,}={0,2})")
-"""A negative number, or base64 that begins with a dash: longer than each option, and without a value after `=`."""
+"""Arguments that are not options: negative numbers, and base64 with a dash first, which is longer than each option."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -66,7 +66,7 @@ class NumberRange(click.FloatRange):
 
 
 class NamedPath(click.Path):
-    """The path of a command without a meaning for `-`, which would otherwise make a file of that name."""
+    """A path that must not be `-`: a command that does not use standard streams would create a file of that name."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path."""

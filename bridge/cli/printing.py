@@ -66,7 +66,7 @@ _STAND_INS = {
 }
 """Replacements for letters that an output's encoding lacks, each one column wide, so that columns stay aligned."""
 _WRITERS: dict[bool, LineWriter] = {}
-"""Writers of stdout and stderr (True), while a command serves."""
+"""Writers of stdout (False) and stderr (True), while a command serves."""
 _CANNOT_DRAW = frozenset({"dumb", "unknown", ""})
 _NOT_ASCII = re.compile(r"[^\n\x20-\x7e]")
 

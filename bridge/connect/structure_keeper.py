@@ -87,7 +87,7 @@ class StructureKeeper:
         self._one_query = trio.Lock()
         self._one_write = trio.Lock()
         self._finished = trio.Event()
-        """Set and replaced at the end of each query and after the cache was read."""
+        """Event at the end of the present query, or of reading the cache; another event then replaces it."""
         self._cache_read = trio.Event()
         self._queried_at_s = -LEAST_INTERVAL_S
         self._is_pausing = False

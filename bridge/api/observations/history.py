@@ -107,7 +107,7 @@ class HistoryAnswer(Document, frozen=True):
     """Number of rows beyond these limits."""
 
     def __post_init__(self) -> None:
-        """Refuse a window whose axis could not be drawn; recorders never make one."""
+        """Refuse a window whose axis could not be drawn; recorders never make such a window."""
         length_ms = self.to_ms - self.from_ms
         if self.from_ms < 0 or not 0 <= length_ms <= WINDOW_MAX_MS or self.step_ms < 1:
             raise ValueError(f"a window from {self.from_ms} to {self.to_ms} in steps of {self.step_ms} ms")

@@ -2,8 +2,8 @@
 
     FarmView of each node ──▶ ShortView ──▶ its reply to a query by gossip ──▶ PerspectivesAnswer ──▶ disagreements
 
-A node's view is one opinion: after a partition, or with a one-way firewall, two nodes have different ones. All of them
-together show which node is cut off.
+After a partition, or with a one-way firewall, two nodes have different views. Together, the views of all nodes show
+which node is cut off.
 """
 
 from collections.abc import Iterator, Mapping

@@ -124,7 +124,10 @@ def _print_strips(found: HistoryAnswer, *, is_fitted: bool) -> None:
 
 
 def _length_text(length_ms: int) -> str:
-    """Return the length of a window, in hours if it differs by at most a minute an hour: its start is rounded."""
+    """Return the length of a window as text; a difference from whole hours of at most a minute per hour is left out.
+
+    The start of a window is rounded, which causes such a difference.
+    """
     hours = round(length_ms / HOUR_MS)
     return f"{hours} h" if hours and abs(length_ms - hours * HOUR_MS) <= MINUTE_MS * hours else duration(length_ms)
 

@@ -3,7 +3,8 @@
     farm key, configuration, state ──▶ router, master key ──▶ an invitation for the other founders ──▶ the node starts
                                                                    └──▶ one line: garlicfarm join TOKEN
 
-The invitation is made before the node starts, so that the line is shown first. The running node opens its port.
+The invitation is made before the node starts, so that the line is shown first. The running node opens the port for new
+nodes.
 """
 
 import sys

@@ -4,7 +4,7 @@
 
 The identity of this machine is made first, because the inviting node approves exactly this identity. If the command
 ends early, repeat it on this machine: only this machine may use the token again. If the files are written already, the
-repetition does not need the token, which may have expired; with --json it does.
+repetition does not need the token, which may have expired. With --json it still needs the token.
 """
 
 import socket

@@ -2,8 +2,9 @@
 
     current-leader ─▶ kafka_raft_current_leader      the KIP's name after `kafka_raft_`, with `_` for `-`
 
-A metric with an average and a maximum in the KIP becomes two. `current-state` is an enumeration there; here it is a
-gauge of 1 at the label of the present state, and 0 at the others. Latencies are in milliseconds, as in Kafka.
+A metric with an average and a maximum in the KIP becomes two. In the KIP, `current-state` is an enumeration. Here it is
+a gauge with a label for each state: 1 for the present state, 0 for the other states. Latencies are in milliseconds, as
+in Kafka.
 
 The endpoint answers only GET and HEAD of `/metrics`, one request on a connection. It returns figures, and no secrets,
 to any client that reaches the address.

@@ -12,9 +12,9 @@ So a correction, like a clock entry, can only set log time to the time of a majo
 (`bridge.core.log.voter_clocks`). All times in the state move by the same amount (`NumberKind.LOG_TIME`), so their ages
 do not change. No report becomes stale or fresh by a correction, and no session ends early or lasts longer.
 
-The last accepted second of a master may be beyond the range that log time now allows. Then the state drops that second,
-and the next publication gets the present second. A router that holds the later structure refuses the new one. The
-reported change includes the end of this time (`SecondForgotten.refused_until_s`).
+The timestamp of a master's last publication may be later than log time now allows. Then the state drops this timestamp,
+and the next publication gets the present time. A router that still has the structure with the later timestamp refuses
+the new structure. The reported change includes the end of these refusals (`SecondForgotten.refused_until_s`).
 """
 
 from msgspec import Struct

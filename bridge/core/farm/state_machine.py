@@ -6,7 +6,7 @@ docs/explanation/publishing.md explains the choice of publishers and leaves, doc
 An entry has an effect only if its author may write it and writes it for the first time
 (`bridge.core.membership.authors`). `bridge.wire` has already verified the author's signature. Any other entry stays in
 the log and is only counted and reported. An entry of a kind above the farm's level does not have an effect. An older
-version treats it as a foreign entry, so applying it would make the versions differ.
+version treats the entry as foreign, so servers of different versions would compute different states.
 
 Three tables apply a repeated submission once: sessions (`consensus.sessions`), the reqids of ØMQ Raft
 (`bridge.core.state.reqids`), and the producers of Kafka (`bridge.core.state.kafka_clients`). An entry of a producer
@@ -136,13 +136,13 @@ _NO_PLACE_FOR_MASTER = (
 
 
 class PublicationAccepted(Struct, frozen=True):
-    """The publisher may now sign its plan and hand it to its router."""
+    """An accepted publication: the publisher may now sign its plan and pass the structure to its router."""
 
     publication: Publication
 
 
 class PublicationRefused(Struct, frozen=True):
-    """A publication that must not be signed, and why."""
+    """A publication that the publisher must not sign, and the reason."""
 
     publication: Publication
     reason: str

@@ -5,10 +5,10 @@
         │                    withdrawal │ │ (operator)                  │ └── a founder reports the same ──┘
         └── the trusted cluster is seen ┴─┴─────────────────────────────┴──▶ observer
 
-Raft starts from a configuration that an operator writes. Here the nodes agree on one, and the simple ways fail. "The
-lowest NodeId starts" creates two clusters if two nodes do not see each other yet. "Start with a majority of `expect`"
-creates two if the number of nodes exceeds `expect`. So each founder durably promises one set, and durably endorses one
-founding. Proposals do not decide anything; they only make conflicting promises rare.
+Raft usually starts from a configuration that an operator writes. Here the nodes agree on a configuration, and simple
+rules for this fail. "The lowest NodeId starts" creates two clusters if two nodes do not see each other yet. "Start with
+a majority of `expect`" creates two if the number of nodes exceeds `expect`. So each founder durably promises one set,
+and durably endorses one founding. Proposals do not decide anything; they only make conflicting promises rare.
 """
 
 from collections.abc import Mapping
@@ -64,8 +64,8 @@ class FormationTuning(Struct, frozen=True):
 class Formation:
     """One node's part in creating the farm. The first event is `Started`; `durable` is the persisted state, if any.
 
-    `cluster_id` is the one in the farm key file, if any. `founders` are the only nodes that may create the
-    farm, if an operator listed them.
+    `cluster_id` is the cluster id in the farm key file, if any. `founders` are the only nodes that may create the farm,
+    if an operator listed them.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Formation:
 
     @property
     def waiting_for(self) -> Founders:
-        """Founders in this node's promise whose own promise it has not seen; after its endorsement `unendorsed_by`."""
+        """Promised founders whose own promises this node has not seen; after its endorsement, `unendorsed_by`."""
         promise = self._durable.promise
         if promise is None or self.founding is not None:
             return ()
@@ -360,7 +360,11 @@ class Formation:
         return sorted(seen, key=lambda founding: founding.cluster_id)
 
     def _may_still_be_created(self, seen: Founding) -> bool:
-        """Return True if a node outside the set should endorse it: the promises of lost nodes may still be listed."""
+        """Return True if this node, outside the set, should endorse the founding.
+
+        Promises of lost nodes may still be listed. So this node must reach all founders, or one founder with this
+        endorsement.
+        """
         reached = [member for each in seen.founders if (member := self._members.get(each)) and member.reachable]
         return len(reached) == len(seen.founders) or any(member.notice.endorses(seen) for member in reached)
 

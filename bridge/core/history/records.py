@@ -24,7 +24,7 @@ ALARMS_MAX: Final = 64
 SERIES_MAX: Final = 2 * NODES_MAX + 1
 """The round trip to each node, the lag of each follower, the lag of commits."""
 ROWS_MAX: Final = 320
-"""More rows than the verdict, the leader, all masters, alarms, nodes and leaves need."""
+"""Limit of rows; the verdict, the leader, all masters, alarms, nodes and leaves need fewer."""
 SEVERITIES: Final = 3
 LATEST_MS: Final = 2**47
 """Limit of a time in milliseconds since the epoch: the year 6429."""
@@ -111,7 +111,7 @@ class Break(Struct, frozen=True):
     time_ms: int
     cause: BreakCause
     last_ms: int
-    """Time of the last observation before the break. It is 0 at a start: then the record before has the time."""
+    """Time of the last observation before the break; 0 at a start, because the process does not know this time."""
 
 
 Record = StateRecord | Sample | Break

@@ -7,7 +7,7 @@ A record declares each of its fields once, and `RecordJson` derives decoder and 
                          │        └ type and range in JSON
                          └ type in the record
 
-A field without `Json` is written under its own name and as it is annotated. `request` is not in the object of the
+A field without `Json` is written under its own name, with its annotated type. `request` is not in the object of the
 record, but next to it in the entry.
 
 A value outside its range makes the whole entry foreign, on all servers alike. So the ranges include all possible

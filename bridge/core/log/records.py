@@ -166,7 +166,7 @@ class Clock(Struct, frozen=True):
 class Publication(Struct, frozen=True):
     """The publisher's plan, committed before it signs the structure.
 
-    This fences a deposed publisher and orders the seconds.
+    This fences a deposed publisher and orders the timestamps.
     """
 
     master: Annotated[str, Json(DestinationText)]

@@ -39,7 +39,10 @@ _MINUTE_MS = 60_000
 
 
 class ReconcileSettings(Struct, frozen=True):
-    """`expect` of the farm key; `voters_max` is odd. A server must be alive for `settle_ms` before each step."""
+    """The settings of the decisions.
+
+    A member must be alive for `settle_ms` before the leader admits, adds or promotes it.
+    """
 
     expect: int
     voters_max: int = VOTERS_MAX_DEFAULT
@@ -107,7 +110,7 @@ class Remove(Struct, frozen=True):
 
 
 class HandOver(Struct, frozen=True):
-    """Transfer leadership to another server: this one will be removed."""
+    """Transfer leadership to another server, because this server will be removed."""
 
 
 Proposal = Admit | AddLearner | Promote | Remove | HandOver

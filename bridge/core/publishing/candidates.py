@@ -13,8 +13,8 @@ publisher. Each change of the publisher requires a signature and a publication.
 The *standby* is a candidate that keeps a session at its router ready. If it becomes the publisher, it publishes without
 delay, but the choice of the publisher does not prefer it. Reports show the present standby, so that all servers select
 the same one. Another candidate replaces it if the candidate leads by the margin, or if only the candidate has
-`publishConfig` on. Several clock entries are not required,
-because each server opens or ends its session only after a while. No decision of the log depends on the standby.
+`publishConfig` on. A change of the standby does not need several clock entries, because each server opens or ends its
+session only after a while. No decision of the log depends on the standby.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ from bridge.core.state.farm_state import SERVERS_MAX, Choice, FarmState, FarmTun
 JOB_LAG_WORST_MS = 1_000
 UPTIME_GOOD_MS = 600_000
 KEY_MARGIN_S = 900
-"""The last seconds of a signing key; its server cannot publish in them."""
+"""Seconds before the end of a signing key; its server does not publish in this time."""
 
 
 class Candidate(Struct, frozen=True):

@@ -8,10 +8,10 @@
     overtake           as for a change: a server published a later second without a quorum (`without_quorum`)
     refresh            after `refresh_ms` ± 10 %; the jitter is a hash of the last publication, so it is not stored
 
-The seconds of a master's structures must rise, also after `recover`. They must not run ahead of log time, because
-routers refuse structures from the future. Without a limit a publisher could add one second with each publication. So
-the state machine accepts a second only up to `latest_second`. The planner waits until its own estimate of log time is
-within `LEAD_MAX_MS` of the next second.
+The timestamps of a master's structures, in *seconds*, must rise, also after `recover`. They must not run ahead of log
+time, because routers refuse structures from the future. Without a limit, a publisher could add one second with each
+publication. So the state machine accepts a second only up to `latest_second`. The planner waits until its own estimate
+of log time is within `LEAD_MAX_MS` of the next second.
 
 The plan is proposed to the log first. The publisher may sign the planned entries only after `PublicationAccepted`: this
 fences a former publisher and orders the seconds, which routers require to rise. Entries last 15 minutes longer than the

@@ -1,6 +1,6 @@
 """Elect the publisher of each master and choose its leaves, after each entry that can make a difference.
 
-A master is known while a server reports for it, and for `forget_after_ms` after its last publication. So its seconds
+A master is known while a server reports for it, and for `forget_after_ms` after its last publication. So its timestamps
 still rise when its servers return.
 
 There are `MASTERS_MAX` places. Below `BOUNDS_LEVEL` a master keeps its place while it is known, so one server that

@@ -43,7 +43,7 @@ AUTHOR_SESSIONS_MAX = 16
 """Sessions of one author that unknown authors cannot displace. A run of a node has three or four; the rest is for
 restarts within the lifetime of a session."""
 UNFENCED_AHEAD_MS = 30_000
-"""A second published without a quorum counts only up to this lead over log time: a wrong clock must not bind a farm."""
+"""Largest counted lead over log time of a publication without a quorum: a wrong clock must not block a farm."""
 LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000
 """Upper limit of log time: the seconds of a Meta LS2 have 32 bits. A clock entry above the limit is ignored."""
 
@@ -104,7 +104,7 @@ class MasterState(Struct, frozen=True):
 
 
 class StructureHandOver(Struct, frozen=True):
-    """The server whose router took a structure, and the second of the structure."""
+    """The server whose router accepted a structure, and the timestamp of the structure."""
 
     server_id: int
     published_s: int
@@ -163,7 +163,7 @@ class FarmState(Struct, frozen=True):
         ]
 
     def last_hand_over(self, master: str) -> StructureHandOver | None:
-        """Return the newest hand-over of `master` in any report; None without one. Impossible seconds do not count."""
+        """Return the newest hand-over of `master` in any report, without impossible timestamps; None without one."""
         latest_s = (self.log_time_ms + UNFENCED_AHEAD_MS) // 1000
         parts = [(by, server.report.part_in(master)) for by, server in sorted(self.servers.items())]
         found = [StructureHandOver(by, part.last_published_time_ms // 1000) for by, part in parts if part is not None]
@@ -171,10 +171,10 @@ class FarmState(Struct, frozen=True):
         return max(possible, key=lambda each: each.published_s, default=None)
 
     def unfenced_second(self, master: str) -> int:
-        """Return the last second of a publication of `master` in any report, committed or not; 0 without one.
+        """Return the latest timestamp of a publication of `master` in any report, committed or not; 0 without one.
 
-        Without a quorum a server publishes a second that is not in the log. Its next report contains it, and later
-        publications must have a later second, or clients keep the older structure.
+        The timestamp of a publication without a quorum is not in the log. The server's next report contains it, and
+        later publications must have a later timestamp, or clients keep the older structure.
         """
         last = self.last_hand_over(master)
         return 0 if last is None else last.published_s

@@ -5,8 +5,8 @@
     FarmState.removed.item                  the elements of a tuple
 
 `bounds` checks each number of a snapshot against its range, and `recovery` resets all numbers of one kind in all
-fields. Separate lists of fields in these modules missed later fields. So a recovered farm kept old terms in the offsets
-of Kafka's groups, and log times without expiry. So a number without a declaration is an error, and
+fields. Separate lists of fields in these modules missed later fields. For example, a recovered farm kept old terms in
+the offsets of Kafka's groups. Therefore a number without a declaration is an error, and
 `tests/spec/test_number_table.py` finds it.
 
 A step limits how far one entry moves a number that other authors build on. A number that only its own author moves does

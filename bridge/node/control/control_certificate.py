@@ -9,9 +9,9 @@ certificate. So the control endpoint has its own. It contains the address of `co
 and known addresses. An operator with an authority sets `control.certificate` instead.
 
 *Its dates count*, because curl, Python and browsers compare them with their clocks. This machine's clock may have been
-wrong at the creation. So both dates and their distance are checked, at the start and each minute while the node runs. A
-running node uses log time, which follows the clocks of a majority. New connections use the new certificate. Clients
-with a copy of `control.crt` need the new one.
+wrong at the creation. So the node checks both dates, and the time between them, at the start and each minute while it
+runs. A running node uses log time, which follows the clocks of a majority. New connections use the new certificate.
+Clients with a copy of `control.crt` need the new one.
 
 It is not an authority (`CA:FALSE`) and does not have a key usage. OpenSSL rejects a self-signed certificate with a key
 usage but without the right to sign, and Firefox rejects a server whose certificate is an authority.

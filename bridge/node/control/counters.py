@@ -122,7 +122,7 @@ class Family(Struct, frozen=True, kw_only=True):
     meaning: str = ""
     """Meaning of the metric with the label."""
     advice: Mapping[Counted, str] = field(default_factory=dict)
-    """Remedies for an operator, if `quiet` is not enough."""
+    """Remedies for an operator, for members that need another remedy than `quiet`."""
     quiet: str = _QUIET
     """Remedy in the help of the metric with the label."""
     keys: Mapping[Counted, str] = field(default_factory=dict)

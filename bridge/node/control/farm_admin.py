@@ -1,7 +1,7 @@
 """Handlers of the requests about one node, its farm and its log.
 
-Reads go by position (`bridge.api.trace`), so a slow reader does not hold resources here. The view is built for each
-request, from the present state of the cores.
+Each read names a position (`bridge.api.trace`), so a slow reader does not hold resources here. The view is built for
+each request, from the present state of the cores.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,13 +1,13 @@
-"""The farm's committed log as a topic: this node's own applied prefix, an offset for each index.
+"""The farm's log as a topic: the entries that this node has applied, with an offset for each index.
 
     offset            index - 1                     high watermark   after the last applied record
     leader, epoch     this node, its term           controller       the leader of the farm
     log start         the end of compaction         brokers          this node and the present `kafka.peers`
 
 A consumer of Kafka reads from a partition's leader only. Every node applies the same entries, so each presents itself
-as the leader of the prefix that it has applied. A consumer stays at its node, and can continue at another node, because
-the same entries have the same offsets. The prefix ends at the applied index, not at the commit index. Before an entry
-is applied, its log time is not known, nor whether it is a duplicate.
+as the leader. A consumer stays at its node, and can continue at another node, because the same entries have the same
+offsets. The topic ends at the applied index, not at the commit index. Before a node has applied an entry, it does not
+know its log time, or whether it is a duplicate.
 
 Entries that are not for readers have an offset without a record, unless `kafka.control_records` requests control
 records. Without them the high watermark is directly after the last record. If it were after later offsets, a reader

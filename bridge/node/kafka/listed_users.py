@@ -11,8 +11,8 @@ their certificates in the form of RFC 4514. Words are separated as in a shell, s
 The scopes are defined in `bridge.node.raft.client_scopes`.
 
 A changed file is read again, so users are added or removed without a restart. If the file becomes unreadable, its
-previous content stays in force, and an alarm is set. A removed user's connection may read, and store offsets of
-its group, until it ends. It cannot produce: scopes are looked up for each batch.
+previous content stays in force, and an alarm is set. The open connection of a removed user may read, and store offsets
+of its group, until it ends. It cannot produce, because scopes are looked up for each batch.
 """
 
 import re

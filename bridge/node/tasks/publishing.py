@@ -168,7 +168,7 @@ class PublishingTask:
         """True if the look-ups did not find the last structure."""
         self.published = 0
         self.last_published_ms = context.published.second(key.master_hash) * 1000
-        """Milliseconds: the second of the structure that the router last accepted, in any run of the node."""
+        """Timestamp in milliseconds of the structure that the router last accepted, in any run of the node."""
         self._last_structure: str | None = None
         self.signed: PlannedPublication | None = None
         """The plan that the router last accepted in this run of the node."""
@@ -383,11 +383,12 @@ class PublishingTask:
         return ", ".join(server_name(admitted, each.server_id) for each in look_ups)
 
     def _noted_second(self, log_time_ms: int) -> int:
-        """Return the second of the last structure that this node handed over in any run; 0 if far in the future.
+        """Return the timestamp of the last structure that this node handed over in any run; 0 if far in the future.
 
         After `recover`, log time restarts at a value before the outage, but the router has a later structure. A plan
-        then waits until log time has passed that second. Log time soon reaches this machine's clock, so the wait ends.
-        If that second is after both by more than `LEAD_MAX_MS`, a clock was ahead, and the wait could last for years.
+        then waits until log time has passed the timestamp of this structure. Log time soon reaches this machine's
+        clock, so the wait ends. If the timestamp is later than both by more than `LEAD_MAX_MS`, a clock was ahead, and
+        the wait could last for years.
         """
         second = self._context.published.second(self._key.master_hash)
         latest_ms = max(log_time_ms, self._context.clock_ms()) + LEAD_MAX_MS
