@@ -102,7 +102,7 @@ class Route(Struct, Generic[A], frozen=True, kw_only=True, eq=False):
 
     @property
     def expected(self) -> str:
-        """Return the correct form of the body, for the refusal of another one."""
+        """Return the correct form of the body, for the text of a refusal."""
         form = "" if self.body is None else body_form(self.body)
         return f"expected {form}{', or nothing' if self.empty else ''}"
 

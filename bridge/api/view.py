@@ -467,7 +467,7 @@ class ConditionView(Record, frozen=True):
     last_error: str | None = None
     """Reason of its last failure, also if it holds again; at most 200 printable characters. Null without one."""
     failures: int | None = None
-    """Number of failures since the node's start."""
+    """Number of times that the condition began to fail since the node's start."""
 
 
 class LeafView(Record, frozen=True):

@@ -1,10 +1,10 @@
 """Queries of the node that the user chose for a command.
 
-The node is the named one (`--node`, or the variable GARLICFARM_NODE): a socket, a state directory or a URL. Otherwise
-it is the first node that answers: in `./farm-state` (from `up`), in the default state directory of `run`, or of an
-installed service. Separate options name the token and the certificate of a URL. click stores them for the running
-command (`Context.meta`), so commands do not pass them on. Each node has its own token and certificate. With several
-URLs, such an option is given once for all of them, or once for each in the same order.
+`--node`, or the variable GARLICFARM_NODE, names the node by a socket, a state directory or a URL. Otherwise it is the
+first node that answers: in `./farm-state` (from `up`), in the default state directory of `run`, or of an installed
+service. Separate options name the token and the certificate of a URL. click stores them for the running command
+(`Context.meta`), so commands do not pass them on. Each node has its own token and certificate. With several URLs, such
+an option is given once for all of them, or once for each in the same order.
 """
 
 import os

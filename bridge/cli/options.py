@@ -76,7 +76,7 @@ class NamedPath(click.Path):
 
 
 class RespelledOption(click.Option):
-    """An option whose first spelling is the present one; the help does not show the others."""
+    """An option with earlier spellings; the help shows only the first spelling, the present one."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return the present spelling and its meaning."""

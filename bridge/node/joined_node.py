@@ -4,7 +4,7 @@
          └── metadata (notice, endpoint, fingerprint, Raft id) ◀──┘
     FarmKeys, FarmPeers, RequestGateway ──▶ Connecting: handshakes, both ways
 
-These parts are made in this order when membership is open, each from the earlier ones.
+When membership is open, these parts are made in this order, each from the earlier parts.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection

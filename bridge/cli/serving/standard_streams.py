@@ -5,7 +5,7 @@
     stderr  closed, or cannot be written ──▶ the text is lost: it cannot be reported elsewhere
 
 A closed descriptor is opened on `/dev/null` first. Otherwise the next socket or file of the process gets its number,
-and receives what was printed. Python keeps buffered output after a failed write and writes it once more at its exit.
+and receives the printed text. Python keeps buffered output after a failed write and writes it once more at its exit.
 This would end a command with a second error and exit code 120. So after its first error a stream accepts everything.
 """
 

@@ -4,7 +4,8 @@
     streams   ─▶ replied, suspect, failed ─┴─▶ order ─▶ the leaf to try first, the next one, …
 
     weight of a leaf    1 / max(cost, 10)
-    cheapest            max(cost, 10) at most 4 times the least one; a cost above 100 (unhealthy) only if all are above
+    cheapest leaves     max(cost, 10) is at most 4 times the least; an unhealthy leaf (cost above 100) counts only if
+                        all leaves are unhealthy
 
 The cheapest leaves come first, drawn at random by weight. The more expensive leaves follow in order of cost, then
 suspect leaves, then failed leaves. Among failed leaves, three facts decide in this order: no failure in the last 5 s,

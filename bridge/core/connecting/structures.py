@@ -4,9 +4,9 @@
                          └─▶ the reason of the refusal
 
 The address signs the structure (`bridge.wire.i2p.structure_exchange.verified_structure`), so a directory (a node that
-returns it) cannot change it. It can only return an old one. Therefore a client stores the time of publication, in
-seconds, of the newest structure that it accepted. It refuses older ones, also after a restart. `verified_structure`
-also refuses a publication in the far future: otherwise one such structure would make the client refuse all later ones.
+returns it) cannot change it. It can only return an old structure. Therefore a client stores the timestamp of the newest
+accepted structure, and refuses older structures, also after a restart. `verified_structure` also refuses a publication
+in the far future: otherwise one such structure would make the client refuse all later ones.
 
 A structure with the mark of a demonstration is accepted: the address signed it, and its leaves exist only at the bridge
 of the demonstration. The client shows the mark. The code that hands structures to a router refuses marked ones, because

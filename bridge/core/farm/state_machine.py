@@ -283,7 +283,7 @@ class Farm:
     ) -> None:
         """Apply a committed configuration: a decision needs a majority in each of these voter sets.
 
-        `members`: all servers in the configuration, learners included; their admissions do not lapse any more.
+        `members` are all servers in the configuration, learners included. Their admissions do not lapse any more.
         """
         if index > self.state.applied_index:
             state, clocks = self.state, self.state.clocks.configured(majorities)
@@ -323,9 +323,9 @@ class Farm:
         """Return the request id of an entry in the form of the table of sessions; None without one.
 
         A request of a proven entry belongs to its author. Otherwise any client could submit an entry under the next
-        request id of a correct server, whose own entry would count as a repetition. The first sessions of each of the
-        farm's own authors, up to `AUTHOR_SESSIONS_MAX`, are not displaced by sessions of unknown authors. A session
-        never changes from protected to unprotected or back: otherwise its requests would count as new again.
+        request id of a correct server, whose own entry would count as a repetition. Sessions of unknown authors do not
+        displace the first `AUTHOR_SESSIONS_MAX` sessions of an author of the farm. A session never changes from
+        protected to unprotected or back: otherwise its requests would count as new again.
         """
         request = request_of(entry.record)
         request_id = None if request is None else parse_request_id(request)

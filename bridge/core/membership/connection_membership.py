@@ -5,10 +5,10 @@
 
 Each server describes itself in the handshake of every connection, with the same signed description that gossip would
 carry. It also passes on the descriptions of the other servers that it considers alive, so a newcomer with one working
-seed discovers all. A second-hand description marks an unknown server alive, and a newer one marks a dead server alive,
-for `silent_after_ms`. A repeated second-hand description does not count. Otherwise two servers could keep sending each
-other the description of a dead one, and it would never be marked dead. A server is alive if a Raft connection to it is
-open or has just been opened. Servers do not exchange judgments, so nothing needs a refutation.
+seed discovers all. A second-hand description counts only if its server is unknown, or if it is newer than the known
+description. It then marks the server alive for `silent_after_ms`. If repeated descriptions counted, two servers could
+keep sending each other the description of a dead server, which would never be marked dead. A server is alive if a Raft
+connection to it is open or has just been opened. Servers do not exchange judgments, so nothing needs a refutation.
 
 Of two descriptions the higher incarnation counts, as in gossip. It is an identity conflict if a server receives its own
 description first hand with other content, at its own incarnation or later. Then a second instance of its identity runs.

@@ -9,8 +9,8 @@ minute and reports the result. Look-ups of the publisher and of its standby do n
 structure.
 
 A look-up by I2CP returns a destination and not its structure. So any structure of the master that has not ended counts
-as found. A lost structure is therefore detected only if it is the master's first one, or after the earlier one has
-ended.
+as found. The loss of a structure is therefore detected only if it is the master's first structure, or after the
+previous structure has ended.
 
 The look-ups are not a part of the farm's state, because no decision of the log depends on them. After a restart they
 are complete again within about two minutes.
@@ -28,8 +28,8 @@ SETTLE_MS: Final = 90_000
 """Time from a hand-over to the result of a look-up that should find the structure. i2pd publishes after up to 50 s, and
 a result may be 30 s old when it is reported."""
 KEPT_MS: Final = 180_000
-"""A failed look-up counts if it was reported at most this long before the last hand-over: the server of an older one
-may have stopped."""
+"""A failed look-up counts if it was reported at most this long before the last hand-over. The server of an older
+look-up may have stopped."""
 SUCCESSION_MS: Final = 600_000
 """If two hand-overs of a publisher are at most this far apart, the wait for a look-up continues from the earlier one.
 

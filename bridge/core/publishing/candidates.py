@@ -111,7 +111,8 @@ def _inability(state: FarmState, server: ServerState, part: MetaStatus | None, t
 
 
 def standby_of(state: FarmState, master: str, tuning: FarmTuning) -> int | None:
-    """Return the server that keeps a session ready for `master`, while another one publishes; None if none can."""
+    """Return the standby of `master`, which keeps a session ready while another server publishes; None without a
+    candidate."""
     known = state.masters.get(master)
     if known is None or known.choice.server_id is None:
         return None

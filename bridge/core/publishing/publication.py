@@ -92,11 +92,11 @@ def plan_publication(
     """Return the next publication of server `server_id`, if it is due.
 
     `log_time_ms` is the caller's estimate of log time (`LogTime.paced`), which advances between clock entries.
-    `handed_over` is the last publication that this process gave to its router. It differs from the last accepted one
-    after a restart, and if the router refused the structure. Then clients may lack the structure, and a new plan is due
-    immediately. `noted_s` is the last second that this server handed over in any of
-    its runs. The log may lack this second, if the server published without a quorum and has not reported since its
-    start. Propose one plan at a time: a second one with the same second would be refused.
+    `handed_over` is the last publication that this process gave to its router. After a restart, or if the router
+    refused the structure, it differs from the last accepted publication. Then clients may lack the structure, and a new
+    plan is due immediately. `noted_s` is the last second that this server handed over in any of its runs. The log may
+    lack this second, if the server published without a quorum and has not reported since its start. Propose one plan at
+    a time: a second one with the same second would be refused.
     """
     known = state.masters.get(master)
     if known is None or known.choice.server_id != server_id:

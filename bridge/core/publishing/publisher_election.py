@@ -6,8 +6,8 @@ still rise when its servers return.
 There are `MASTERS_MAX` places. Below `BOUNDS_LEVEL` a master keeps its place while it is known, so one server that
 reports invented masters can take all of them. From that level on, the first master of each server comes before all
 others, so that two servers cannot take all places either. Then come each server's other masters up to
-`MASTERS_OF_SERVER_MAX`. A further master loses its place to a master of a server with fewer masters. Among equals, the
-older ones keep their places.
+`MASTERS_OF_SERVER_MAX`. A further master loses its place to a master of a server with fewer masters. Among equals,
+older masters keep their places.
 """
 
 import math

@@ -11,7 +11,7 @@ lists the rules.
       its time         as usual (`bridge.core.publishing.publication`)
 
 None of this enters the log. With a quorum again, the publisher reports the timestamp of its last publication, in
-seconds. The next committed publication gets a later one (`FarmState.unfenced_second`).
+seconds. The next committed publication gets a later timestamp (`FarmState.unfenced_second`).
 
 Clock entries show whether there is a quorum: the leader commits one each period. A check for a known leader would be
 simpler, but a non-voting server does not notice elections, and a leader may be unable to commit.

@@ -2,8 +2,8 @@
 
     accept ─▶ one task per connection: read one complete request ─▶ Routes.answer ─▶ send ─▶ next request (keep-alive)
 
-Access control consists of the socket's mode (0600), its directory's (0700) and the client's user id from the kernel
-(this user or root). A TCP port is opened only if set, with TLS and a token in every request that grants rights
+The socket has mode 0600, and its directory mode 0700. The kernel reports the client's user id, which must be this user
+or root. A TCP port is opened only if set, with TLS and a token in every request that grants rights
 (`bridge.node.control.access`). TCP clients have separate places, so that they cannot exclude the node's own user.
 Clients with a token have separate places, too (`bridge.node.control.places`). Without a token only the head of a
 request is read.

@@ -9,8 +9,8 @@ would delay the log of the farm on the same disk.
 A new file reserves its space, so a full disk later does not interrupt the history. Operators need the history most for
 the time of a full disk.
 
-A lock keeps other processes of this node from writing the file. Only a regular file is used: another one, or a file
-without this format, is renamed to `history.ring.aside`, which replaces an earlier one.
+A lock keeps other processes of this node from writing the file. Only a regular file in this format is used. Any other
+file is renamed to `history.ring.aside`, and replaces an earlier file of that name.
 """
 
 import errno

@@ -4,8 +4,8 @@
     the level stays for `PATIENCE_S`           ──▶ alarm `feature-level`, on each node that supports more
     an order removes or evicts a server        ──▶ `bridge.node.control.orders.order_level`
 
-Each voter announces its own level, so a hostile voter can announce an old one and withhold a new level from the farm. A
-voter that has not been upgraded yet looks the same; only the duration distinguishes the two. An upgrade of all nodes
+Each voter announces its own level, so a hostile voter can announce an old level and withhold a new level from the farm.
+A voter that has not been upgraded yet looks the same; only the duration distinguishes the two. An upgrade of all nodes
 takes minutes to hours, and `garlicfarm doctor` lists the voters immediately. If all voters announce a higher level and
 the farm's level still does not rise, the leader withholds it. So each node checks, not only the leader.
 """

@@ -31,7 +31,7 @@ LOG = logging.getLogger("garlicfarm")
 RETRY_FIRST_S: Final = 0.25
 
 Live = Callable[[NodeConfiguration, NodeConfiguration], Awaitable[None]]
-"""Runs a node with the first settings until it ends; the second ones are the settings before any address change."""
+"""Runs a node until it ends. Arguments: its settings, and its settings before any change of the address."""
 
 
 async def run_with_restarts(configuration: NodeConfiguration, live: Live, begins: Callable[[], None]) -> None:

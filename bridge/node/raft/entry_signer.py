@@ -3,8 +3,9 @@
     entry ──▶ next number of this node ──▶ `bridge.wire.log.proof.sign_entry` ──▶ submitted and resubmitted unchanged
 
 The numbers rise over all runs of the node, although no file stores them. The first number of a run is the machine's
-clock in milliseconds. Each further one is the previous number plus one, or one more than the highest number of this
-node that the farm has applied. So a clock set back does no harm, and a clock set ahead only raises the next numbers.
+clock in milliseconds. Each further number is one more than the previous number. Every number, also the first, is above
+the highest number of this node that the farm has applied. So a clock set back does no harm, and a clock set ahead only
+raises the next numbers.
 
 Within a run the clock does not matter. After an entry with a higher number, the farm accepts an entry only if its
 *number* is within a window below the highest (`bridge.core.membership.authors`). The delay itself does not matter.

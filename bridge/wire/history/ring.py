@@ -3,7 +3,7 @@
     file = 8 regions of 250,000 bytes          the region with the highest sequence number is written
     a record does not fit ──▶ the next region, which has the oldest records, is begun again
 
-A region begins with the present state of every row. So a region can be read without the earlier one. When the oldest
+A region begins with the present state of every row. So a region can be read without earlier regions. When the oldest
 region is overwritten, states that began in it are still known.
 
 Pure code: `bridge.node.history.history_file` writes the bytes. A record and the end after it are one write. If the

@@ -6,7 +6,7 @@
 The state machine does not know the order: for every version it is a foreign entry, so it does not need a feature level.
 The leader acts on a committed order if its signer is a member of the farm, or a client key with the scope `operator`
 (`bridge.node.raft.handover_orders`). The term prevents replays: a reader of the log can submit the same bytes again,
-but after a handover the term is another one.
+but a handover begins another term.
 """
 
 from typing import Annotated, Final
