@@ -111,8 +111,7 @@ def _inability(state: FarmState, server: ServerState, part: MetaStatus | None, t
 
 
 def standby_of(state: FarmState, master: str, tuning: FarmTuning) -> int | None:
-    """Return the standby of `master`, which keeps a session ready while another server publishes; None without a
-    candidate."""
+    """Return the standby of `master`, which keeps a session ready while another server publishes; None without any."""
     known = state.masters.get(master)
     if known is None or known.choice.server_id is None:
         return None
