@@ -12,6 +12,7 @@ import trio.testing
 
 from consensus.net.accepting import AcceptOptions, AcceptQueue, CloseReason, KnownSources, source_of
 from tests.node.memory_server import until
+from tests.processes import hold_for_sockets
 
 LOOPBACK = "127.0.0.1"
 
@@ -106,8 +107,11 @@ async def test_idle_or_closed_connection_is_dropped_unhandled() -> None:
         await idle.aclose()
 
 
-async def test_exhausted_descriptors_drop_oldest_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_exhausted_descriptors_drop_oldest_idle_connection(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
     """With EMFILE, the queue closes its oldest idle connection without spinning, and accepts the new one later."""
+    hold_for_sockets(autojump_clock)
     refused = 0
     accept = socket.socket.accept
 
@@ -121,7 +125,7 @@ async def test_exhausted_descriptors_drop_oldest_idle_connection(monkeypatch: py
     full = False
     async with listening(AcceptOptions()) as found:
         idle = await found.connect()
-        await trio.testing.wait_all_tasks_blocked(0.05)
+        await trio.sleep(0.01)
         assert found.queue.waiting == 1
         monkeypatch.setattr(socket.socket, "accept", exhausted)
         full = True

@@ -45,6 +45,7 @@ from consensus.sessions.table import RequestId
 from tests.node.fake_keys import FakeKeys
 from tests.node.memory_server import until
 from tests.operator_views import farm_view, forming_view
+from tests.processes import hold_for_sockets
 
 
 class FakeNode(FarmAdmin):
@@ -494,7 +495,10 @@ async def no_response() -> AsyncIterator[bytes]:
     [(endless(), f"sent more than {DOCUMENT_LIMIT_BYTES} bytes"), (no_response(), "is it stopped or overloaded")],
     ids=["endless", "unresponsive"],
 )
-async def test_response_without_end_is_dropped(tmp_path: Path, parts: AsyncIterator[bytes], message: str) -> None:
+async def test_response_without_end_is_dropped(
+    tmp_path: Path, parts: AsyncIterator[bytes], message: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    hold_for_sockets(autojump_clock)
     path = tmp_path / "control.sock"
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_response, path, parts)
@@ -547,8 +551,9 @@ def full_backlog(path: Path) -> Iterator[socket.socket]:
         yield listening
 
 
-async def test_command_is_not_sent_to_unresponsive_node(tmp_path: Path) -> None:
+async def test_command_is_not_sent_to_unresponsive_node(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """For a command to an unresponsive node, the short timeout applies, not the long one."""
+    hold_for_sockets(autojump_clock)
     path = tmp_path / "control.sock"
     received = list[bytes]()
 

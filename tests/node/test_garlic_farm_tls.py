@@ -49,6 +49,7 @@ from consensus.protocols.garlic_farm.wire.values import ClusterServer, LogEntry
 from tests.node.certificates import self_signed
 from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, PASSWORD, Host, expect_fault, peers_of
 from tests.node.recorded_receiver import RecordedReceiver
+from tests.processes import hold_for_sockets
 
 PATH = "/GarlicFarm/farm/1/websocket"
 
@@ -69,11 +70,7 @@ class ListeningServer:
 
 @pytest.fixture
 async def listening(tmp_path: Path) -> AsyncIterator[ListeningServer]:
-    host = Host(
-        BOB,
-        connection_limits=ConnectionLimits(handshakes_max=16, handshake_s=1.0),
-        connection=ConnectionOptions(idle_s=1.0),
-    )
+    host = Host(BOB, connection_limits=ConnectionLimits(handshakes_max=16))
     certificate = load_or_create_certificate(tmp_path)
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
@@ -273,7 +270,10 @@ async def read_to_the_end(stream: trio.SocketStream) -> None:
     await stream.aclose()
 
 
-async def test_malformed_or_half_open_connections_have_no_effect(listening: ListeningServer) -> None:
+async def test_malformed_or_half_open_connections_have_no_effect(
+    listening: ListeningServer, autojump_clock: trio.testing.MockClock
+) -> None:
+    hold_for_sockets(autojump_clock)
     random = Random(8)
     streams = []
     for number in range(150):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from msgspec.structs import replace
 
 from bridge.api.control import Refused
@@ -37,7 +38,7 @@ from bridge.wire.keys.invitation import (
 )
 from consensus.net import NodeCertificate, TlsStream, load_or_create_certificate, secured
 from gossip.node import NodeIdentity
-from tests.processes import free_ports
+from tests.processes import free_ports, hold_for_sockets
 
 SECRET_OF_FARM = "the farm key"  # noqa: S105 - of a test
 HOST = "127.0.0.1"
@@ -379,8 +380,8 @@ async def _redeem_in_flood(token: Token, node: Stage, flood: trio.CancelScope) -
     flood.cancel()
 
 
-async def test_slow_sender_loses_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "EXCHANGE_S", 0.3)
+async def test_slow_sender_loses_its_connection(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    hold_for_sockets(autojump_clock)
     async with stage(tmp_path) as node:
         token = node.token()
         transport = await trio.open_tcp_stream(HOST, node.port)
