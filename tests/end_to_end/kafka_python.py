@@ -15,7 +15,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
 TOPIC: Final = "farm-log"
-BOUND_S: Final = 20.0
+BOUND_S: Final = 60.0
 
 
 def read(job: dict[str, Any]) -> list[dict[str, Any]]:

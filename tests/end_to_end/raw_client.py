@@ -16,7 +16,7 @@ from typing import Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 OFFERED = "garlicfarm.raft.v1"
 
 

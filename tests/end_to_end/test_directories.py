@@ -24,7 +24,7 @@ from bridge.wire.i2p.structure_exchange import (
 from bridge.wire.i2p.structures import hash_of_address
 from tests.end_to_end.farm import START_BOUND_S, Farm, call, local_farm
 
-REQUEST_BOUND_S = 20.0
+REQUEST_BOUND_S = 60.0
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from bridge.api.observations.perspectives import PerspectivesAnswer, disagreemen
 from bridge.core.history.records import RowKind
 from tests.end_to_end.farm import Node, call, local_farm
 
-BOUND_S = 40.0
+BOUND_S = 60.0
 
 
 def views(node: Node) -> PerspectivesAnswer:

@@ -181,6 +181,6 @@ def query(address: str, expression: str) -> list[dict[str, Any]]:
 
 
 def api_data(address: str, target: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{address}/api/v1/{target}", timeout=10) as reply:  # noqa: S310 - http on loopback
+    with urllib.request.urlopen(f"{address}/api/v1/{target}", timeout=60) as reply:  # noqa: S310 - http on loopback
         data: dict[str, Any] = json.load(reply)["data"]
     return data

@@ -47,7 +47,7 @@ def listening(router: FakeRouter) -> Iterator[int]:
     thread = threading.Thread(target=trio.run, args=(listen,))
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(60)
         yield ports[0]
     finally:
         token[0].run_sync_soon(stop.set)

@@ -41,7 +41,7 @@ HALF_OPEN = 10_000 if IS_SOAK else 2_000
 HALF_OPEN_AT_ONCE = 400
 SLOW = 30
 GROWTH_BOUND_BYTES = 32 * 1024 * 1024
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 def port(address: str) -> int:

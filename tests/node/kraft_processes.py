@@ -25,7 +25,7 @@ from tests.end_to_end import forking
 from tests.processes import END_S, free_ports
 
 LOOPBACK = "127.0.0.1"
-WAIT_S = 30.0
+WAIT_S = 60.0
 FAST = {
     "controller.quorum.election.timeout.ms": "600",
     "controller.quorum.fetch.timeout.ms": "1200",

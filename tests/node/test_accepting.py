@@ -50,7 +50,7 @@ async def listening(options: AcceptOptions) -> AsyncIterator[ListeningQueue]:
     found = ListeningQueue(queue, int(listeners[0].socket.getsockname()[1]))
     async with trio.open_nursery() as nursery:
         await nursery.start(queue.serve, listeners, handle)
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             yield found
         nursery.cancel_scope.cancel()
 

@@ -107,13 +107,13 @@ def served(path: Path, node: FarmAdmin | Handlers) -> Iterator[TrioToken]:
 
     thread = threading.Thread(target=trio.run, args=(main,))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     token, scope = serving[0]
     try:
         yield token
     finally:
         token.run_sync_soon(scope.cancel)
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 

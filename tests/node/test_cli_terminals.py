@@ -19,7 +19,7 @@ from tests.node.test_cli_commands import Node, served
 from tests.processes import END_S
 
 MODULE = [sys.executable, "-m", "bridge.cli.main"]
-SCREEN_S = 20.0
+SCREEN_S = 60.0
 NO_KEY = b"\0 is shown by no command"
 """Text that no command prints: `on_a_terminal` then waits for the end of the command, and does not press a key."""
 UNSTYLED = re.compile(rb"\x1b\[[0-9;]*m")

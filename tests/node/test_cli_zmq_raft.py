@@ -137,12 +137,12 @@ def served(cluster: Cluster) -> Iterator[None]:
 
     thread = threading.Thread(target=trio.run, args=(cluster.run, started))
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     try:
         yield
     finally:
         stopping[0]()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -375,6 +375,6 @@ def test_follow_prints_committed_entries_until_interrupted(cluster: Cluster) -> 
         cluster.log.append()
         lines.append(output.readline())
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
         assert output.read() == ""
     assert [line.split()[-1] for line in lines] == ["2", "3", "4"]

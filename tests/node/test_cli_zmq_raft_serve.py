@@ -17,7 +17,7 @@ from consensus.protocols.zmq_raft import Compacted, CompactionFailed, PeerNotice
 from tests.end_to_end import forking
 from tests.node.test_zmq_raft_open_peer import free_peers
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 @pytest.fixture

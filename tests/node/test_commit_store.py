@@ -19,7 +19,7 @@ def short_period(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def wait_stored(directory: Path, index: int) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         while read_commit_index(directory) != index:  # noqa: ASYNC110 - a file does not report its changes
             await trio.sleep(0.005)
 
@@ -55,7 +55,7 @@ async def test_hung_disk_does_not_delay_loop_or_end(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "fsync", hang)
     try:
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(keep_commit_index, tmp_path, lambda: 7)
                 await hangs.wait()

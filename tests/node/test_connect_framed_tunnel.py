@@ -8,7 +8,7 @@ from trio.testing import memory_stream_pair
 
 from bridge.connect.framed_tunnel import FrameReceiver, FrameSender, TunnelFailedError
 
-BOUND_S = 5.0
+BOUND_S = 60.0
 
 
 @given(parts=st.lists(st.binary(min_size=1, max_size=40), max_size=5), first_bytes=st.integers(0, 60))

@@ -15,7 +15,7 @@ from gossip import Address
 from tests.node.fake_farm import FailingStream, FakeFarm, Service
 
 LOOPBACK = "127.0.0.1"
-BOUND_S = 30.0
+BOUND_S = 60.0
 LARGE = bytes(range(256)) * 8192
 
 

@@ -377,7 +377,7 @@ async def test_fault_at_connection_ends_only_connection(tmp_path: Path, caplog: 
         users.append(os.getuid())
         async with ControlClient(server.path) as client:
             await client.view()
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await until(lambda: "pop from empty list" in caplog.text)
         nursery.cancel_scope.cancel()
 

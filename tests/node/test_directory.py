@@ -30,7 +30,7 @@ from tests.node.memory_server import until
 from tests.node.unexpected_errors import fail_first, tracebacks
 
 REPLY = StructureReply(ReplyStatus.STRUCTURE, b"structure")
-LIMIT_S = 20
+LIMIT_S = 60
 
 
 @pytest.fixture

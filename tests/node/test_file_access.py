@@ -102,7 +102,7 @@ def test_advice_for_file_of_root_makes_it_readable(open_directory: Path, kind: s
     error = read_as_other_user(kind, path)
     [command] = commands_in(error)
     assert command[0] == "chown"
-    subprocess.run(command, check=True, timeout=10)
+    subprocess.run(command, check=True, timeout=60)
     assert "Permission denied" not in read_as_other_user(kind, path)
 
 
@@ -202,7 +202,7 @@ def test_service_changes_owner_of_private_files(open_directory: Path, key: str) 
     (open_directory / "node.toml").chmod(0o644)
     here = command[1:].replace("/etc/garlicfarm", str(open_directory)).replace("garlicfarm:", str(OTHER_USER))
     here = here.replace("-user garlicfarm", f"-user {OTHER_USER}")
-    subprocess.run(shlex.split(here), check=True, timeout=10)
+    subprocess.run(shlex.split(here), check=True, timeout=60)
     assert {name for name in secrets if (open_directory / name).stat().st_uid == OTHER_USER} == set(secrets)
     assert (open_directory / "node.toml").stat().st_uid == 0
 
@@ -230,7 +230,7 @@ def run_script(tmp_path: Path, name: str, *arguments: str, state: str, marked: b
     script = script.replace("/run/systemd/system", str(systemd)).replace("/usr/lib/garlicfarm", str(tmp_path / "lib"))
     environment = {"PATH": f"{stubs}:/usr/bin:/bin", "CALLS": str(calls), "STATE": state}
     subprocess.run(
-        ["/bin/sh", "-c", script, name, *arguments], check=True, timeout=30, env=environment, capture_output=True
+        ["/bin/sh", "-c", script, name, *arguments], check=True, timeout=60, env=environment, capture_output=True
     )
     return calls.read_text().splitlines(), mark.exists()
 

@@ -76,6 +76,6 @@ async def test_open_connection_survives_removal_of_its_credentials(stage: Stage)
     dialed = await stage.dialer_with(ALICE, lambda: (OLD,)).dial(stage.resolve(BOB), BOB)
     let_accept(host, NEW)
     await dialed.stream.send_all(encode_request(RequestVoteRequest(source=ALICE, destination=BOB, term=2)))
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         assert await dialed.stream.receive_some(64)
     assert host.incidents == []

@@ -26,7 +26,7 @@ from tests.node.certificates import Authority
 from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, Host, peers_of
 
 LOOPBACK = "127.0.0.1"
-LONG_S = 30
+LONG_S = 60
 Change = Callable[[bytes], bytes]
 PROVES = (b"X-Garlic-Proof", b"X-Garlic-Server", b"X-Garlic-Peer")
 

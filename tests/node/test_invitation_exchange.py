@@ -42,7 +42,7 @@ from tests.processes import free_ports, hold_for_sockets
 
 SECRET_OF_FARM = "the farm key"  # noqa: S105 - of a test
 HOST = "127.0.0.1"
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 
 
 @dataclass

@@ -42,7 +42,7 @@ from tests.processes import free_ports
 from tests.wire.record_batches import encode_batch
 
 LOOPBACK = "127.0.0.1"
-BOUND_S = 20.0
+BOUND_S = 60.0
 NOTE = b'{"note": 1}'
 
 

@@ -21,7 +21,7 @@ FIRST = Keyring.of(b"1" * 32)
 SECOND = FIRST.install(b"2" * 32).use(b"2" * 32)
 THIRD = SECOND.install(b"3" * 32).use(b"3" * 32)
 NEXT_ERA = THIRD.rekeyed(b"4" * 32, 1, 1)
-BOUND_S = 20
+BOUND_S = 60
 """Limit in seconds of real time, for work that takes milliseconds."""
 
 

@@ -19,7 +19,7 @@ from tests.processes import free_ports
 
 pytestmark = pytest.mark.usefixtures("small_segments")
 
-TIMEOUT_S = 40
+TIMEOUT_S = 60
 ANNOUNCE_S = 0.1
 
 

@@ -27,7 +27,7 @@ from consensus.protocols.kafka.wire.schemas import api_key_of
 from tests.processes import hold_for_sockets
 
 LOOPBACK = "127.0.0.1"
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 REQUEST = clients.MetadataRequest(topics=())
 RESPONSE = clients.MetadataResponse(brokers=(), topics=(), cluster_id="cluster")
 FRAME_BYTES = 64 * 2**20

@@ -635,7 +635,7 @@ async def test_kafka_python_group_resumes_at_committed_offset() -> None:
         ProduceService(topic),
         GroupService(topic, GroupOptions(first_delay_ms=100)),
     ]
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with open_listener(services, ListenerOptions()) as listener:
             topic.is_served_at(listener.port)
             command = [sys.executable, "-c", _CONSUME, str(listener.port)]

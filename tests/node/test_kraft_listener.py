@@ -34,7 +34,7 @@ from tests.node.kraft_topic import MemoryTopic
 from tests.node.memory_server import until
 
 LOOPBACK = "127.0.0.1"
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 USERS = ScramUsers(
     {"alice": {mechanism: scram_credential(mechanism, "pencil", b"salt" * 4) for mechanism in Mechanism}}
 )

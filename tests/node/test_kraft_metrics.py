@@ -238,7 +238,7 @@ async def response_to(port: int, request: bytes) -> bytes:
 )
 async def test_endpoint_serves_only_metrics(request_line: str, status: bytes | None) -> None:
     """A connection serves one request. The endpoint closes it if the bytes are not HTTP."""
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             port = await nursery.start(serve_metrics, "127.0.0.1", 0, lambda: FIGURES)
             answer = await response_to(port, f"{request_line} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -252,7 +252,7 @@ async def test_endpoint_serves_only_metrics(request_line: str, status: bytes | N
 
 async def test_fault_in_figures_ends_only_its_connection(caplog: pytest.LogCaptureFixture) -> None:
     served = [FIGURES]
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             port = await nursery.start(serve_metrics, "127.0.0.1", 0, lambda: served.pop(0))
             answers = [await response_to(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(2)]

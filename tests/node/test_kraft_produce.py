@@ -181,14 +181,14 @@ import sys
 from kafka import KafkaProducer
 producer = KafkaProducer(bootstrap_servers="127.0.0.1:" + sys.argv[1], enable_idempotence=True, acks="all")
 sent = [producer.send("farm", b"%d" % at, partition=0) for at in range(20)]
-print([future.get(timeout=5).offset for future in sent])
+print([future.get(timeout=60).offset for future in sent])
 producer.close(timeout=1)
 """
 
 
 async def test_kafka_python_idempotent_producer_writes() -> None:
     topic = MemoryTopic()
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with open_listener([ConsumerService(topic), ProduceService(topic)], ListenerOptions()) as listener:
             topic.is_served_at(listener.port)
             command = [sys.executable, "-c", _PRODUCE, str(listener.port)]

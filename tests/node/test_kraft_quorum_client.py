@@ -263,7 +263,7 @@ async def brokers(topic: MemoryTopic, view: QuorumView | None = None) -> AsyncIt
     services: list[Service] = [ConsumerService(topic)]
     if view is not None:
         services.append(QuorumViewService(lambda: view, lambda: 0))
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with open_listener(services, ListenerOptions()) as listener:
             topic.is_served_at(listener.port)
             yield QuorumClient([(LOOPBACK, listener.port)], brokers=True, patience_s=0.1)

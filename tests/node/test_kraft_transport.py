@@ -46,7 +46,7 @@ from tests.node.unexpected_errors import fail_first, tracebacks
 from tests.processes import hold_for_sockets
 
 ONE, TWO = ReplicaKey(1), ReplicaKey(2)
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 QUICK = RetryTimes(first_ms=1, max_ms=5)
 VOTE = core.RequestVote(term=3, candidate=ONE, last=LogId(5, 2), correlation=77)
 PRE_VOTE = replace(VOTE, pre_vote=True, correlation=78)

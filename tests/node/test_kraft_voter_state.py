@@ -38,7 +38,7 @@ async def test_quorum_state_is_written_after_storage(tmp_path: Path, monkeypatch
             trio.from_thread.run_sync(is_written.set)
 
     def perform_later(directory: Directory, operations: Sequence[DiskOperation], start: int = 0) -> None:
-        may_store.wait(10)
+        may_store.wait(60)
         perform(directory, operations, start)
 
     # The test waits until all tasks are blocked, so no task may poll in short intervals.
@@ -56,7 +56,7 @@ async def test_quorum_state_is_written_after_storage(tmp_path: Path, monkeypatch
         if isinstance(notice, RoleChanged) and notice.role is Role.LEADER:
             leads.set()
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with open_voter(settings, observe=observe) as voter:
             await is_candidate.wait()
             # When only work that waits for the disk is left
@@ -127,7 +127,7 @@ def test_voter_with_busy_port_raises_voter_error(tmp_path: Path) -> None:
     async def run() -> None:
         [settings] = formatted(tmp_path, 1, dynamic=True)
         first = settings.listeners[0]
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             listeners = await trio.open_tcp_listeners(first.port, host=first.host)
             try:
                 async with open_voter(settings):

@@ -15,7 +15,7 @@ from bridge.node.local.leaf_services import REQUEST_LIMIT_BYTES, start_bridge
 from bridge.sam.connection import LeafUnreachableError
 from bridge.sam.session import SamSession, open_session
 
-BOUND_S = 10.0
+BOUND_S = 60.0
 REQUEST = b"GET / HTTP/1.1\r\nHost: leaf\r\n\r\n"
 
 

@@ -47,7 +47,7 @@ def test_full_pipe_drops_and_counts_lines_without_delay(full_pipe: tuple[int, Te
         written.set()
 
     threading.Thread(target=write, daemon=True).start()
-    assert written.wait(10), "a writer waited for the reader of the pipe"
+    assert written.wait(60), "a writer waited for the reader of the pipe"
     assert not writer.close(0.01)
     dropped = writer.dropped
     assert dropped > 3_000
@@ -84,5 +84,5 @@ def test_node_log_ends_with_full_pipe(full_pipe: tuple[int, TextIO], monkeypatch
 
     thread = threading.Thread(target=fail, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert ended == [1]

@@ -311,5 +311,5 @@ async def test_kernel_names_real_second_user() -> None:
         connected, _ = await trio.to_thread.run_sync(listening.accept)
         with connected:
             found.append(peer_user_id(connected) or 0)
-        child.communicate(timeout=30)
+        child.communicate(timeout=60)
     assert found == ([65534] if os.geteuid() == 0 else [os.geteuid()])

@@ -58,7 +58,7 @@ class Scene:
 
     async def until(self, holds: Callable[[], object]) -> None:
         """Wait until the condition is true."""
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while not holds():  # noqa: ASYNC110 - the condition has several causes
                 await trio.sleep(0.005)
 

@@ -46,7 +46,7 @@ def behind_ports(router: FakeRouter, control: FakeControl) -> Iterator[tuple[int
     thread = threading.Thread(target=trio.run, args=(listen,))
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(60)
         yield ports[0], ports[1]
     finally:
         token[0].run_sync_soon(stop.set)

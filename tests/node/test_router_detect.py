@@ -96,7 +96,7 @@ def test_switched_off_service_names_its_line(files: RouterFiles) -> None:
     assert found.i2cp.action == "run `sudo sed -i '3s/=.*/= true/' /etc/i2pd/i2pd.conf`"
     assert found.i2pcontrol.lines == ("[i2pcontrol]", "enabled = true")
     command = found.i2cp.action.removeprefix("run `sudo ").removesuffix("`")
-    subprocess.run(["/bin/sh", "-c", command.replace("/etc/", f"{files.path('/etc')}/")], check=True, timeout=10)
+    subprocess.run(["/bin/sh", "-c", command.replace("/etc/", f"{files.path('/etc')}/")], check=True, timeout=60)
     assert found_in(files).i2cp.state is ServiceState.NOT_LISTENING
 
 

@@ -16,7 +16,7 @@ from bridge.wire.i2p.key_file import sam_private_key
 from bridge.wire.i2p.structures import address_of
 from tests.node import sam_script
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 UNKNOWN_HASH = bytes(32)
 
 

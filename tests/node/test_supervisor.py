@@ -44,7 +44,7 @@ def make(directory: Path) -> Path:
 
 async def ready(directory: Path) -> None:
     """Wait until a child has opened the pipe and started its work."""
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         await trio.to_thread.run_sync((directory / "pipe").read_bytes, abandon_on_cancel=True)
 
 
@@ -105,7 +105,7 @@ async def test_exited_child_is_detected_and_not_restarted(
 ) -> None:
     async def use(children: tuple[Child, ...]) -> None:
         [child] = children
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await child.exited.wait()
         assert (child.running, child.exit_text) == (False, "exit code 3")
 

@@ -46,7 +46,7 @@ def latest(shown: LiveView) -> FarmView | str:
 
 
 async def until(shown: LiveView, condition: Callable[[FarmView | str], bool]) -> FarmView | str:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         while not condition(latest(shown)):  # noqa: ASYNC110 - polls like the screen
             await trio.sleep(0.01)
     return latest(shown)
@@ -140,7 +140,7 @@ async def test_eviction_without_new_keys_is_shown(tmp_path: Path, nursery: trio.
     view.followed.address = socket
     view.ordered.set()
     nursery.start_soon(carry_out, view)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         while view.state.notice in {"", "…"}:  # noqa: ASYNC110 - polls like the screen
             await trio.sleep(0.01)
     assert "NO KEY WAS REPLACED: every era is used up." in view.state.notice

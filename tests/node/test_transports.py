@@ -172,7 +172,7 @@ async def connect_with_authority(
         try:
             dialed = await calls.dial(PeerAddress(LOOPBACK, port, None), BOB)
         except GarlicFarmError as error:
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 await host.incident_reported.wait()
             assert host.faults == {Fault.DISTRUSTED}
             return error

@@ -179,12 +179,12 @@ async def test_nodes_of_another_farm_are_not_shown(tmp_path: Path, monkeypatch: 
 
         nursery.start_soon(serve)
         nursery.start_soon(keep_current, lambda: sockets[:1] if shown.followed.view is None else sockets, shown)
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             while shown.followed.view is None:  # noqa: ASYNC110 - polls like the screen
                 await trio.sleep(0.01)
         await nursery.start(ControlServer(sockets[1], other.handlers).run)
         runs.cancel()
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             while not shown.followed.reason:  # noqa: ASYNC110 - polls like the screen
                 await trio.sleep(0.01)
         assert shown.followed.view.node.name == "node-1"

@@ -116,7 +116,7 @@ async def test_server_applies_few_entries_at_a_time() -> None:
     applying.push(Apply(1, tuple(Entry.command(1, b"x") for _ in range(200)), 200))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(applying.run, _no_entries, _no_state)
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await applying.wait_applied(200)
         nursery.cancel_scope.cancel()
     assert max(count for _, count in given) <= APPLIED_AT_ONCE

@@ -466,7 +466,7 @@ async def test_seed_without_tcp_url_rejected() -> None:
 
 
 async def test_concurrent_updates_over_loopback_committed_once() -> None:
-    with zmq_context() as context, trio.fail_after(20):
+    with zmq_context() as context, trio.fail_after(60):
         async with trio.open_nursery() as server:
             peer = LoopbackPeer(context)
             await server.start(peer.run)
@@ -484,7 +484,7 @@ async def test_concurrent_updates_over_loopback_committed_once() -> None:
 
 
 async def test_late_peer_found_over_loopback() -> None:
-    with zmq_context() as context, trio.fail_after(20):
+    with zmq_context() as context, trio.fail_after(60):
         async with trio.open_nursery() as server:
             peer = LoopbackPeer(context)
             async with zmq_raft.connect([peer.url], "cluster") as client:

@@ -132,7 +132,7 @@ async def test_oversized_frame_closes_connection_to_farm(*, write: bool, limit_b
     # Given: the endpoint of a farm, and a client that monitors its connection
     settings = ZmqSettings(listen=Address(LOOPBACK, 0), write=write)
     local = cast("LocalNode", SimpleNamespace(farm_key=SimpleNamespace(cluster="x"), alarms=None))
-    with trio.fail_after(30), zmq_context() as context:
+    with trio.fail_after(60), zmq_context() as context:
         async with open_endpoint(local, settings, CurrentFarm()) as endpoint, trio.open_nursery() as nursery:
             nursery.start_soon(endpoint.serve)
             dealer = ZmqSocket(context, SocketKind.DEALER)
@@ -153,7 +153,7 @@ async def test_oversized_frame_closes_connection_to_farm(*, write: bool, limit_b
 
 async def test_client_connects_to_serving_endpoint() -> None:
     log = GrowingLog()
-    with trio.fail_after(30), bound_endpoint(EndpointAddress(f"tcp://{LOOPBACK}:0", b"x")) as endpoint:
+    with trio.fail_after(60), bound_endpoint(EndpointAddress(f"tcp://{LOOPBACK}:0", b"x")) as endpoint:
         async with trio.open_nursery() as nursery:
             await nursery.start(endpoint.serve, log)
             async with connect([endpoint.url], "x") as client:

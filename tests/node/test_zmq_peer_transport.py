@@ -39,7 +39,7 @@ from consensus.server.errors import ServerBusyError
 VECTORS: Final = json.loads((Path(__file__).parents[1] / "vectors" / "zmq-raft.json").read_text(encoding="utf-8"))
 IDENT: Final = b"testcluster"
 ANY_PORT: Final = "tcp://127.0.0.1:*"
-TIMEOUT_S: Final = 20
+TIMEOUT_S: Final = 60
 QUICK: Final = PeerTimes(vote_ms=5, heartbeat_ms=5, chunk_ms=5, unsent_ms=5, repeats=2_000, configuration_ms=5_000)
 SLOW: Final = replace(QUICK, vote_ms=60_000, heartbeat_ms=60_000, chunk_ms=60_000)
 OLD: Final = Configuration((Server("1", "tcp://127.0.0.1:1"),))

@@ -207,7 +207,7 @@ async def test_program_reads_previous_snapshot_and_entries() -> None:
 )
 async def test_failing_program_raises_error_with_reason(script: str, reason: str) -> None:
     """The error distinguishes a status, a timeout, and unread input."""
-    with trio.fail_after(20), pytest.raises(CompactionError, match=reason):
+    with trio.fail_after(60), pytest.raises(CompactionError, match=reason):
         await run_command(["sh", "-c", script], 20_000, timeout_s=0.2 if "sleep" in script else 20)
 
 
@@ -225,7 +225,7 @@ async def test_program_whose_output_cannot_be_written_raises_os_error(code: int)
         raise OSError(code, os.strerror(code))
 
     async with aclosing(chunks(b"before")) as before, aclosing(entry_stream()) as following:
-        with trio.fail_after(20), pytest.raises(OSError, match=os.strerror(code)):
+        with trio.fail_after(60), pytest.raises(OSError, match=os.strerror(code)):
             await CommandCompactor(["cat"]).compact(CompactionSource(6, before, following), write)
 
 

@@ -27,7 +27,7 @@ from tests.processes import free_ports
 pytestmark = pytest.mark.usefixtures("small_segments")
 
 IDENT = b"cluster"
-WAIT_S = 20
+WAIT_S = 60
 
 
 def free_peers(count: int) -> tuple[Peer, ...]:

@@ -31,7 +31,7 @@ from tests.effort import IS_SOAK
 ANY_PORT = "tcp://127.0.0.1:*"
 REQUESTS = 16_000 if IS_SOAK else 4_000
 CONCURRENT = 32
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 STALL_S = 0.9
 """Limit in seconds of the time between two replies.
 

@@ -158,10 +158,10 @@ def test_metrics_are_served_only_during_run() -> None:
     with serving_metrics(LOOPBACK, 0, log_lines.append) as metrics:
         metrics.batch_done(1.0, 5, 1, {"a": NOON})
         (found,) = re.findall(r"Metrics: (http://127\.0\.0\.1:\d+/metrics)", log_lines[0])
-        with urllib.request.urlopen(found, timeout=10) as answer:  # noqa: S310 - this test's own
+        with urllib.request.urlopen(found, timeout=60) as answer:  # noqa: S310 - this test's own
             assert answer.headers["Content-Type"].startswith("text/plain; version=")
             assert "garlicfarm_pipeline_quarantined_entries_total 1.0" in answer.read().decode()
-    with pytest.raises(OSError, match="refused"), urllib.request.urlopen(found, timeout=10):  # noqa: S310 - see above
+    with pytest.raises(OSError, match="refused"), urllib.request.urlopen(found, timeout=60):  # noqa: S310 - see above
         pass
 
 
