@@ -69,12 +69,16 @@ class Directory:
         self._lock = _open_lock(path, self._directory)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except (BlockingIOError, PermissionError) as error:  # EACCES: the same, on a network file system
             self.close()
             raise StorageInUseError(
                 f"another process has the directory '{path}' open: two servers on one log would destroy it. Stop the "
                 "other process, or give this one another state directory"
             ) from error
+        except OSError as error:
+            self.close()
+            advice = access_advice(path, error)
+            raise StorageError(f"the directory '{path}' cannot be locked: {error.strerror or error}{advice}") from error
 
     @property
     def place(self) -> int:

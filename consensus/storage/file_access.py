@@ -7,6 +7,7 @@
     its directory is missing      name another place, or make the directory
     a read-only file system       mount it for writing, or name another place
     a full file system            free some space
+    a file system without locks   name another place, on a local disk
 
 A text such as "give this user access" would not name the user and the command, and a service's user is seldom the
 operator. The commands never make a secret readable for a group or for others, so they change the owner. The error keeps
@@ -23,9 +24,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _FULL = "; free some space there"
+_NO_LOCKS = "; name a place on a local disk: this file system does not lock files"
 _BY_NUMBER = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
+    **dict.fromkeys((errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP), _NO_LOCKS),
     errno.EROFS: "; mount the file system for writing (after an error of the disk the system mounts it read-only:"
     " see its log), or name another place",
 }

@@ -108,15 +108,18 @@ def verify_storage(path: Path) -> Verification:
 
 
 def _is_live(path: Path) -> bool:
-    """Return True if a process holds the lock; a shared lock is tried and released immediately."""
+    """Return True if a process holds the lock; a shared lock is tried and released immediately.
+
+    A file system without locks, which may have a copy of the directory, does not have a running server.
+    """
     try:
         descriptor = os.open(path / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+    except OSError as error:
+        return isinstance(error, BlockingIOError | PermissionError)
     finally:
         os.close(descriptor)
     return False

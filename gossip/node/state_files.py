@@ -65,7 +65,13 @@ PEERS_LAST_KEPT_S: Final = 1.0
 """Seconds that a stopping node waits until the list of peers is stored, if the disk hangs."""
 RETRY_FIRST_S: Final = 1.0
 RETRY_LAST_S: Final = 60.0
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_REMEDIES: Final = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "; free space there, then try again"),
+    **dict.fromkeys(
+        (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP),
+        "; name a directory on a local disk: this file system does not lock files",
+    ),
+}
 LOG: Final = logging.getLogger(__name__)
 
 
@@ -95,9 +101,8 @@ class NodeIdentity(Struct, frozen=True):
 
 
 def _reason(error: OSError) -> str:
-    """Return the reason of the operating system, with the remedy for a full disk."""
-    remedy = "; free space there, then try again" if error.errno in _FULL else ""
-    return f"{error.strerror or error}{remedy}"
+    """Return the reason of the operating system, with the remedy if there is one."""
+    return f"{error.strerror or error}{_REMEDIES.get(error.errno or 0, '')}"
 
 
 def load_identity(directory: Path) -> NodeIdentity:
@@ -200,10 +205,12 @@ def exclusive(directory: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except (BlockingIOError, PermissionError) as error:  # EACCES: the same, on a network file system
             raise StateError(
                 f"the state directory {directory} is in use by another process: stop it, or choose another directory"
             ) from error
+        except OSError as error:
+            raise StateError(f"cannot lock the state directory {directory}: {_reason(error)}") from error
         yield
     finally:
         os.close(descriptor)

@@ -4,6 +4,7 @@ A damaged or foreign file raises an error, and stays unchanged.
 """
 
 import errno
+import fcntl
 import os
 import stat
 from pathlib import Path
@@ -135,6 +136,15 @@ def test_state_directory_serves_one_process(tmp_path: Path) -> None:
         pass
     with exclusive(tmp_path):
         pass
+
+
+def test_file_system_without_locks_is_named_as_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(StateError, match="No locks available; name a directory on a local disk"), exclusive(tmp_path):
+        pytest.fail("entered without the lock")
 
 
 def test_unusable_state_directory_is_named(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """The files of a local farm: created once, then reused at each start."""
 
+import errno
+import fcntl
+import os
 import socket
 import stat
 import time
@@ -175,6 +178,15 @@ def test_second_up_in_same_directory_is_refused(tmp_path: Path) -> None:
             pass
     with locked(directory):
         pass
+
+
+def test_up_on_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_descriptor: object, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(LocalFarmError, match="No locks available; name a place on a local disk"), locked(tmp_path):
+        pytest.fail("entered without the lock")
 
 
 def test_unusable_signing_key_is_replaced(tmp_path: Path) -> None:

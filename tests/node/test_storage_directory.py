@@ -1,6 +1,7 @@
 """Durable state in real files: restart, lock, modes, foreign and copied directories, a full disk."""
 
 import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -91,6 +92,25 @@ def test_second_process_cannot_open_directory(tmp_path: Path) -> None:
         open_directory(tmp_path / "raft", NODE, 2, SMALL)
     directory.close()
     open_directory(tmp_path / "raft", NODE, 2, SMALL)[0].close()
+
+
+def test_file_system_without_locks_is_named_as_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(StorageError, match="No locks available; name a place on a local disk") as raised:
+        Directory(tmp_path)
+    assert not isinstance(raised.value, StorageInUseError)
+
+
+def test_copy_on_file_system_without_locks_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    stored(tmp_path / "raft", commands(3))
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert verify_storage(tmp_path / "raft").verdict is StorageVerdict.SOUND
 
 
 def test_copied_directory_is_refused(tmp_path: Path) -> None:

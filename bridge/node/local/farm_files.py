@@ -49,7 +49,7 @@ from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S, DestinationKeyEr
 from bridge.wire.i2p.key_file import parse_sam_private_key, sam_private_key
 from bridge.wire.keys.farm_key import new_farm_key
 from bridge.wire.membership.formation_state import FormationStateError, decode_formation_state
-from consensus.storage import replace_file
+from consensus.storage import access_advice, replace_file
 
 LOOPBACK = "127.0.0.1"
 SERVERS_MAX = 9
@@ -105,11 +105,14 @@ def locked(directory: Path) -> Iterator[None]:
     with os.fdopen(descriptor, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except (BlockingIOError, PermissionError):  # EACCES: the same, on a network file system
             raise LocalFarmError(
                 f"another `garlicfarm up` runs on {directory}; watch it with `garlicfarm top`,"
                 " or choose another directory with --state-dir",
             ) from None
+        except OSError as error:
+            advice = access_advice(directory, error)
+            raise LocalFarmError(f"{directory} cannot be locked: {error.strerror or error}{advice}") from error
         yield
 
 
