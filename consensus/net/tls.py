@@ -198,21 +198,24 @@ def _load_chain(context: ssl.SSLContext, file: Path) -> None:
     try:
         _check_private(file)
         _load_key(context, file)
-    except (OSError, ssl.SSLError) as error:
-        raise CertificateError(
-            f"{file} cannot be used ({error.strerror or error}): it must hold a certificate, its chain and its "
-            "unencrypted private key, in PEM"
-        ) from error
+    except OSError as error:
+        remedy = _advice(file, error) or (
+            ": it must hold a certificate, its chain and its unencrypted private key, in PEM"
+        )
+        raise CertificateError(f"{file} cannot be used ({error.strerror or error}){remedy}") from error
 
 
 def _load_authorities(context: ssl.SSLContext, file: Path) -> None:
     try:
         context.load_verify_locations(cafile=file)
-    except (OSError, ssl.SSLError) as error:
-        raise CertificateError(
-            f"{file} cannot be used ({error.strerror or error}): it must be a readable file with the authority's "
-            "certificate in PEM"
-        ) from error
+    except OSError as error:
+        remedy = _advice(file, error) or ": it must be a readable file with the authority's certificate in PEM"
+        raise CertificateError(f"{file} cannot be used ({error.strerror or error}){remedy}") from error
+
+
+def _advice(file: Path, error: OSError) -> str:
+    """Return the advice about access; empty for an error of OpenSSL, whose number is not the system's."""
+    return "" if isinstance(error, ssl.SSLError) else access_advice(file, error)
 
 
 def _load_key(context: ssl.SSLContext, file: Path) -> None:

@@ -301,9 +301,7 @@ def open_directory(
         directory.perform_all(recovery.operations)
     except (StorageError, OutOfSpaceError, OSError) as error:
         directory.close()
-        if isinstance(error, StorageError):
-            raise type(error)(f"{path}: {error}") from error
-        raise StorageError(f"the storage in '{path}' cannot be opened: {error}; free or repair the disk") from error
+        raise _unusable(path, error) from error
     return directory, recovery
 
 
@@ -319,6 +317,15 @@ def check_place(path: Path) -> None:
         state = HardStateFile.read(directory)[0].state
         check_owner(state, Owner(state.binding.node_id, state.generation, directory.place))
     except (StorageError, OSError) as error:
-        raise (type(error) if isinstance(error, StorageError) else StorageError)(f"{path}: {error}") from error
+        raise _unusable(path, error) from error
     finally:
         directory.close()
+
+
+def _unusable(path: Path, error: StorageError | OutOfSpaceError | OSError) -> StorageError:
+    """Return the error of opening a storage, with the remedy."""
+    if isinstance(error, StorageError):
+        return type(error)(f"{path}: {error}")
+    # The name in an error may be relative to the directory.
+    advice = access_advice(path / (error.filename or ""), error) if isinstance(error, OSError) else ""
+    return StorageError(f"the storage in '{path}' cannot be opened: {error}{advice or '; free or repair the disk'}")

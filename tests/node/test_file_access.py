@@ -35,8 +35,12 @@ from bridge.node.security.signing_keys import PublishingKey, judge_key
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
 from consensus.net import x509_files  # noqa: F401 - the second user may not read the modules of this one
-from consensus.net.tls import CertificateError, operator_certificate
-from consensus.storage import access_advice
+from consensus.net.tls import CertificateError, operator_certificate, server_context
+from consensus.protocols.kraft.operators.quorum_directory import QuorumDirectoryError, format_directory, read_directory
+from consensus.protocols.kraft.operators.settings import VoterSettings, parse_properties, voter_settings
+from consensus.storage import StorageError, StorageOptions, access_advice
+from consensus.storage.directory import check_place
+from consensus.storage.directory import open_directory as open_storage
 from tests.effort import each_case
 
 OTHER_USER = 65534
@@ -52,7 +56,15 @@ READERS: dict[str, Callable[[Path], object]] = {
     "users": read_files,
     "kafka": lambda file: read_listed_users(file, by_certificate=False),
     "certificate": operator_certificate,
+    "chain": server_context,
+    "storage": lambda path: open_storage(path, b"node-one", None, StorageOptions())[0].close(),
+    "place": check_place,
+    "kraft": lambda path: read_directory(kraft_settings(path)).read_state(),
 }
+
+
+def kraft_settings(path: Path) -> VoterSettings:
+    return voter_settings(parse_properties(f"node.id=1\nlog.dirs={path}\ncontroller.quorum.voters=1@localhost:9093"))
 
 
 def read_as_other_user(kind: str, path: Path) -> str:
@@ -67,7 +79,7 @@ def read_as_other_user(kind: str, path: Path) -> str:
             os.setuid(OTHER_USER)
             try:
                 READERS[kind](path)
-            except (KeyFileError, CertificateError) as error:
+            except (KeyFileError, CertificateError, StorageError, QuorumDirectoryError) as error:
                 os.write(written, str(error).encode())
             status = 0
         finally:
@@ -93,7 +105,7 @@ def open_directory() -> Iterator[Path]:
 
 
 @needs_root
-@pytest.mark.parametrize("kind", ["farm", "signing", "password", "users", "kafka", "certificate"])
+@pytest.mark.parametrize("kind", ["farm", "signing", "password", "users", "kafka", "certificate", "chain"])
 def test_advice_for_file_of_root_makes_it_readable(open_directory: Path, kind: str) -> None:
     """The secret has root's mode 0600; after the command of the error, the user can read it."""
     path = open_directory / "a secret"
@@ -104,6 +116,29 @@ def test_advice_for_file_of_root_makes_it_readable(open_directory: Path, kind: s
     assert command[0] == "chown"
     subprocess.run(command, check=True, timeout=60)
     assert "Permission denied" not in read_as_other_user(kind, path)
+
+
+@needs_root
+@pytest.mark.parametrize("kind", ["storage", "place", "kraft"])
+def test_advice_for_state_of_root_makes_it_readable(open_directory: Path, kind: str) -> None:
+    """A command that root ran left its files in the directory of the user."""
+    path = open_directory / "state"
+    if kind == "kraft":
+        format_directory(kraft_settings(path), "AAAAAAAAAAAAAAAAAAAAAQ")
+    else:
+        open_storage(path, b"node-one", None, StorageOptions())[0].close()
+    files = [each for each in path.rglob("*") if each.is_file() and each.name != "lock"]
+    for each in (path, *path.rglob("*")):
+        os.chown(each, *((0, 0) if each in files else (OTHER_USER, OTHER_USER)))
+    for each in files:
+        each.chmod(0o600)
+    while error := read_as_other_user(kind, path):
+        [command] = commands_in(error)
+        assert command[:2] == ["chown", USER_NAME]
+        assert Path(command[2]) in files
+        subprocess.run(command, check=True, timeout=10)
+        files.remove(Path(command[2]))
+    assert files == []
 
 
 @needs_root

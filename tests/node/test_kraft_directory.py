@@ -1,11 +1,14 @@
 """The settings and the directory of a KRaft server: Kafka's names and files, and errors with advice."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from consensus.core.model import Entry, EntryKind, ReplicaKey
 from consensus.protocols.kafka.wire.limits import KafkaWireError, uuid_of_text
+from consensus.protocols.kraft.operators import quorum_directory
 from consensus.protocols.kraft.operators.quorum_directory import (
     QuorumDirectoryError,
     QuorumState,
@@ -119,3 +122,12 @@ def test_control_record_round_trips(value: bytes) -> None:
     assert (head.timestamp_ms, head.batch_continues, head.producer_id) == (5, False, -1)
     assert control_value(entry.data, 1_000) == value
     assert control_value(entry.data, 1_001) is None
+
+
+def test_format_on_full_disk_names_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(path: Path, _: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(quorum_directory, "replace_file", fill)
+    with pytest.raises(QuorumDirectoryError, match="No space left on device; free some space there"):
+        format_directory(settings(tmp_path / "new"), CLUSTER)

@@ -1,5 +1,7 @@
 """Whole peers on real sockets, with our own client: creation, joins, replacement one by one, stops and restarts."""
 
+import errno
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -239,6 +241,17 @@ async def test_request_during_start_answered_after_start(tmp_path: Path, monkeyp
             async with zmq_raft.connect([peer.url], IDENT) as client:
                 assert (await client.log_info(peer.url)).first_index == 1
             nursery.cancel_scope.cancel()
+
+
+async def test_full_disk_at_first_start_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(path: Path, _: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(open_peer_module, "replace_file", fill)
+    (peer,) = free_peers(1)
+    with pytest.raises(PeerError, match="No space left on device; free some space there"):
+        async with open_peer(PeerOptions(peer.peer_id, (peer,), IDENT, tmp_path / "new")):
+            pytest.fail("opened")
 
 
 async def test_peer_with_invalid_options_raises_error_with_cause(tmp_path: Path) -> None:

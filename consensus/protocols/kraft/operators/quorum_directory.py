@@ -37,6 +37,7 @@ from consensus.protocols.kafka.wire.limits import (
 from consensus.protocols.kafka.wire.scram import Mechanism, ScramCredential, ScramUsers
 from consensus.protocols.kraft.operators.settings import SettingsError, VoterSettings, address, parse_properties
 from consensus.storage.durable_file import replace_file
+from consensus.storage.file_access import access_advice
 
 META_FILE: Final = "meta.properties"
 INITIAL_FILE: Final = "initial-controllers"
@@ -101,7 +102,9 @@ class QuorumDirectory(Struct, frozen=True):
                 return None
             with file.open("rb") as stream:
                 return decode_state(stream.read(_MAX_STATE_BYTES))
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise _unreadable(file, error) from error
+        except ValueError as error:
             raise QuorumDirectoryError(
                 f"'{file}' cannot be read ({error}). Restore it, or remove it if the storage next to it is intact"
             ) from error
@@ -111,7 +114,9 @@ class QuorumDirectory(Struct, frozen=True):
         file = self.path / USERS_FILE
         try:
             return decode_users(file.read_bytes()) if file.exists() else None
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise _unreadable(file, error) from error
+        except ValueError as error:
             raise QuorumDirectoryError(f"'{file}' cannot be used: {error}. Put back the file that was there") from error
 
     def check_not_older(self, term: int) -> None:
@@ -197,7 +202,9 @@ def read_directory(settings: VoterSettings) -> QuorumDirectory:
         initial = parse_initial_voters(initial_file.read_text()) if initial_file.exists() else ()
     except KeyError as error:
         raise QuorumDirectoryError(f"'{file}' lacks {error.args[0]}: put back the file that was there") from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise _unreadable(Path(error.filename or file), error) from error
+    except ValueError as error:
         raise QuorumDirectoryError(f"'{file}' cannot be used: {error}. Put back the file that was there") from error
     if node_id != settings.node_id:
         raise QuorumDirectoryError(
@@ -219,6 +226,10 @@ def storage_in(path: Path) -> Path:
     raise QuorumDirectoryError(
         f"'{path}' is not a directory of this program: name the directory in the server's setting log.dirs"
     )
+
+
+def _unreadable(file: Path, error: OSError) -> QuorumDirectoryError:
+    return QuorumDirectoryError(f"'{file}' cannot be read: {error.strerror or error}{access_advice(file, error)}")
 
 
 def new_uuid() -> UUID:
@@ -343,6 +354,7 @@ def _write(formatted: QuorumDirectory, users: Mapping[str, Mapping[Mechanism, Sc
         # Written last: a directory with this file is complete.
         replace_file(file, meta.encode())
     except OSError as error:
+        advice = access_advice(Path(error.filename or file), error) or "; choose another directory"
         raise QuorumDirectoryError(
-            f"'{formatted.path}' cannot be formatted: {error.strerror or error}. Give this user access to it"
+            f"'{formatted.path}' cannot be formatted: {error.strerror or error}{advice}"
         ) from error

@@ -60,6 +60,7 @@ from consensus.server.parts import ServerParts
 from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
 from consensus.storage.durable_file import replace_file
+from consensus.storage.file_access import access_advice
 from consensus.storage.planner import StorageOptions
 from consensus.storage.snapshot_form import PLAIN
 
@@ -322,8 +323,9 @@ def _claim_directory(options: PeerOptions) -> None:
             replace_file(file, msgspec.json.encode(note))
         found = msgspec.json.decode(file.read_bytes(), type=_Note)
     except OSError as error:
+        advice = access_advice(Path(error.filename or file), error) or "; give the peer another directory"
         raise PeerError(
-            f"the directory '{options.directory}' cannot be used: {error.strerror or error}. Give this user access"
+            f"the directory '{options.directory}' cannot be used: {error.strerror or error}{advice}"
         ) from error
     except msgspec.DecodeError as error:
         raise PeerError(
