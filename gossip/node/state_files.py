@@ -102,7 +102,11 @@ class NodeIdentity(Struct, frozen=True):
 
 def _reason(error: OSError) -> str:
     """Return the reason of the operating system, with the remedy if there is one."""
-    return f"{error.strerror or error}{_REMEDIES.get(error.errno or 0, '')}"
+    remedy = _REMEDIES.get(error.errno or 0, "")
+    if error.errno == errno.EACCES and error.filename:
+        path = Path(error.filename)
+        remedy = f"; give {path if os.path.lexists(path) else path.parent} to the user of this process"
+    return f"{error.strerror or error}{remedy}"
 
 
 def load_identity(directory: Path) -> NodeIdentity:
@@ -178,7 +182,7 @@ def _read_generation(path: Path, node_id: NodeId) -> int:
     except FileNotFoundError:
         return 0
     except OSError as error:
-        raise StateError(f"cannot read {path}: {error.strerror or error}") from error
+        raise StateError(f"cannot read {path}: {_reason(error)}") from error
     number, _, owner = text.rstrip("\n").partition(" ")
     if not (number.isascii() and number.isdigit()) or not 0 < int(number) <= LAST_GENERATION:
         raise StateError(
@@ -343,9 +347,7 @@ def _stored_keyring(directory: Path, label: bytes | None) -> tuple[Keyring, bool
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StateError(
-            f"cannot read {path}, the farm's keys as this node knew them: {error.strerror or error}"
-        ) from error
+        raise StateError(f"cannot read {path}, the farm's keys as this node knew them: {_reason(error)}") from error
     checksum, body = content[len(_KEYS_MAGIC) :][:_CHECKSUM_BYTES], content[len(_KEYS_MAGIC) + _CHECKSUM_BYTES :]
     if not content.startswith(_KEYS_MAGIC) or checksum != sha256(body).digest():
         raise _damaged(path)

@@ -13,14 +13,17 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from gossip.core.keyring import LABEL_BYTES
 from gossip.core.member import NodeId
 from gossip.node.state_files import (
     GENERATION_FILE,
     IDENTITY_FILE,
+    KEYS_FILE,
     StateError,
     begin_generation,
     exclusive,
     keep_generation,
+    known_keyring,
     load_identity,
 )
 from tests.effort import each_case
@@ -145,6 +148,29 @@ def test_file_system_without_locks_is_named_as_reason(tmp_path: Path, monkeypatc
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(StateError, match="No locks available; name a directory on a local disk"), exclusive(tmp_path):
         pytest.fail("entered without the lock")
+
+
+@pytest.mark.parametrize("name", [IDENTITY_FILE, GENERATION_FILE, KEYS_FILE])
+def test_file_of_another_user_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A command that root ran left its files in the directory of the node."""
+    real = os.open
+
+    def opened(path: Path, *rest: int, **more: int) -> int:
+        if path == tmp_path / name:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", opened)
+
+    def start() -> None:
+        begin_generation(tmp_path, load_identity(tmp_path).node_id)
+        known_keyring(tmp_path, bytes(LABEL_BYTES))
+
+    with pytest.raises(StateError, match=f"denied; give {tmp_path} to the user of this process"):
+        start()
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(StateError, match=f"denied; give {tmp_path / name} to the user of this process"):
+        start()
 
 
 def test_unusable_state_directory_is_named(tmp_path: Path) -> None:
