@@ -36,8 +36,7 @@ def generate(directory: Path, model: LoadModel, progress: Callable[[int], None] 
     ids = [node_id_of(keys[number]) for number in model.voters]
     members = [(server_id, f"tcp://router-{server_id}.invalid:7669") for server_id in model.voters]
     try:
-        writer = StoredFarmWriter(directory, ids, EPOCH_MS, nonce)
-        try:
+        with StoredFarmWriter(directory, ids, EPOCH_MS, nonce) as writer:
             last, proven = b"", b""
             for number, entry in enumerate(model.entries(), start=1):
                 if entry.value is None:
@@ -51,8 +50,6 @@ def generate(directory: Path, model: LoadModel, progress: Callable[[int], None] 
                     writer.append(entry.term, proven)
                 if number % PROGRESS_EVERY == 0:
                     progress(number)
-        finally:
-            writer.close()
     except StoredFarmError as error:
         raise FarmLogError(str(error)) from error
     return Generated(writer.last_index, model.reports, model.hostile, model.leader_changes)

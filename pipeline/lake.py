@@ -72,19 +72,14 @@ It returns the last batch of each derived table.
 def alone_in(output: Output, notify: Callable[[str], None] = ignore) -> Iterator[None]:
     """Exclude other pipelines from `output` while the block runs; `notify` reports a wait for the lock of a bucket.
 
-    Raise FarmLogError if another pipeline runs, or if `output` cannot be written.
+    Raise FarmLogError if another pipeline runs, and OSError if `output` cannot be written.
     """
     if not isinstance(output, Path):
         with leased(output / LOCK_FILE, notify):
             yield
         return
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        lock = os.open(output / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise FarmLogError(
-            f"{output} cannot be written: {error.strerror or error}; let this user write it, or choose another --output"
-        ) from error
+    output.mkdir(parents=True, exist_ok=True)
+    lock = os.open(output / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -502,7 +502,8 @@ def claim_range(output: Output, first: int, last: int) -> None:
     except ValueError:
         found = None
     if found != part:
-        tables = "the tables of another run" if found is None else f"another part of the log ({found})"
+        is_part = isinstance(found, dict) and found.keys() == part.keys()
+        tables = f"entries {found['first']} to {found['last']}" if is_part else "the tables of another run"
         raise FarmLogError(f"{output} contains {tables}; choose another output directory")
 
 

@@ -31,6 +31,7 @@ from pipeline.cli.options import (
     output_option,
     reported_errors,
     serving_metrics,
+    write_file,
 )
 from pipeline.cli.places import Directory, Farms, LogPlace, Nodes, Topic, place_options, traces_of
 from pipeline.cli.queries import query, report, views
@@ -350,7 +351,7 @@ def generate_log(*, routers: int, days: float, seed: int, output: Path, labels: 
         model = LoadModel(routers, days, seed, None if labels is None else KINDS)
         done = generate(output, model, lambda entries: line.show(f"{entries} entries"))
         if labels is not None:
-            labels.write_text("".join(f"{label.line()}\n" for label in model.labels), encoding="utf-8")
+            write_file(labels, "".join(f"{label.line()}\n" for label in model.labels))
     echo(
         f"{done.entries} entries in {output}: {done.reports} reports of {routers} routers over {days:g} days,"
         f" {done.leader_changes} changes of the leader, {done.hostile} hostile entries."

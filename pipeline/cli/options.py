@@ -287,6 +287,14 @@ class ProgressLine(StatusLine):
         self.show(f"{batch}{place}, {progress.entries_per_s:.0f} entries/s{tasks}: {progress.message}")
 
 
+def write_file(path: Path, text: str) -> None:
+    """Write a file that the user named; end the command with the reason of a failure."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{path} was not written: {error.strerror or error}; name another file") from error
+
+
 @contextmanager
 def reported_errors(line: StatusLine | None = None, *, endless: bool = False) -> Iterator[None]:
     """Convert errors into the end of the command with the reason, after clearing `line`.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline import INSTALL
-from pipeline.cli.options import NumberRange, file_path, tables_option
+from pipeline.cli.options import NumberRange, file_path, tables_option, write_file
 from pipeline.gold.answers import (
     ANSWERS,
     GOSSIP_TIMINGS,
@@ -188,7 +188,7 @@ def report(*, html: Path, output: Output, show_destinations: bool, objective: fl
         from pipeline.serve.report import make_report  # noqa: PLC0415 - it loads DuckDB and Vega
 
         page = make_report(output, datetime.now(UTC), show_destinations=show_destinations, objective_percent=objective)
-        html.write_text(page, encoding="utf-8")
+        write_file(html, page)
     echo(f"The report is in {html}: one file, without external content.")
 
 

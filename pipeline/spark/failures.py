@@ -25,9 +25,16 @@ _NO_RIGHT = re.compile(
     r"Read-only file system|Permission denied|readonly database|unable to open database", re.IGNORECASE
 )
 _GIVE_RIGHT = "let this user write --output and its content, or choose another --output"
+_NO_DIRECTORY = re.compile(r"Not a directory|File exists")
+_OTHER_PLACE = "a file has the name of --output, or of a directory above it: choose another --output"
 _NO_MEMORY = re.compile(r"OutOfMemoryError|Java heap space|GC overhead limit")
 _GIVE_MEMORY = "name fewer --entries-per-batch"
-_ADVICE = ((_NO_SPACE, _FREE_SPACE), (_NO_RIGHT, _GIVE_RIGHT), (_NO_MEMORY, _GIVE_MEMORY))
+_ADVICE = (
+    (_NO_SPACE, _FREE_SPACE),
+    (_NO_RIGHT, _GIVE_RIGHT),
+    (_NO_DIRECTORY, _OTHER_PLACE),
+    (_NO_MEMORY, _GIVE_MEMORY),
+)
 _KAFKA = "org.apache.kafka."
 _DECORATION = re.compile(r"\x1b\[[\d;]*m|\u21b3 *")
 """Colors and arrows in the texts of delta-rs."""

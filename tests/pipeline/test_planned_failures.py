@@ -128,6 +128,14 @@ def test_generate_writes_labels_reproducibly(tmp_path: Path, monkeypatch: pytest
     assert set(first) == {"serverId", "kind", "signal", "beginsAtMs", "failsAtMs", "endsAtMs"}
 
 
+def test_generate_names_unwritten_labels_file(tmp_path: Path) -> None:
+    labels = tmp_path / "missing" / "labels"
+    arguments = ["generate", "--routers", "1", "--days", "0.001", "--output", str(tmp_path / "farm")]
+    result = CliRunner().invoke(pipeline, [*arguments, "--labels", str(labels)])
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: {labels} was not written: No such file or directory; name another file\n"
+
+
 @pytest.mark.parametrize(("routers", "is_warned"), [(SERVERS_MAX, False), (SERVERS_MAX + 1, True)])
 def test_generate_warns_of_too_many_servers(routers: int, tmp_path: Path, *, is_warned: bool) -> None:
     arguments = ["generate", "--routers", str(routers), "--days", "0.001", "--output", str(tmp_path / "farm")]

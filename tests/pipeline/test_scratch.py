@@ -11,6 +11,7 @@ import pytest
 from pipeline import lake
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark import scratch
+from pipeline.spark.failures import reason_of
 from tests.processes import END_S
 
 
@@ -83,7 +84,11 @@ def test_output_lock_excludes_second_run_until_process_ends(tmp_path: Path) -> N
         pass
 
 
-def test_output_directory_creation_failure_names_remedy(tmp_path: Path) -> None:
+def test_output_that_is_a_file_names_another_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
-    with pytest.raises(FarmLogError, match="choose another --output"), lake.alone_in(tmp_path / "file" / "tables"):
-        pass
+    for output in (tmp_path / "file", tmp_path / "file" / "tables"):
+        with pytest.raises(OSError, match=str(output)) as refused, lake.alone_in(output):
+            pass
+        assert reason_of(refused.value).endswith(
+            "a file has the name of --output, or of a directory above it: choose another --output"
+        )

@@ -4,7 +4,9 @@
 in some, a snapshot has replaced the first entries.
 """
 
+import errno
 import json
+import os
 import pickle
 import shutil
 from collections.abc import Sequence
@@ -62,11 +64,10 @@ def rows_of(directory: Path, first: int, end: int) -> list[Row]:
 
 
 def write_log(directory: Path, *bodies: bytes) -> None:
-    writer = StoredFarmWriter(directory, FOUNDING.founders, EPOCH_MS, bytes(range(16)))
-    writer.append_configuration(1, [(1, "tcp://127.0.0.1:7669")])
-    for body in bodies:
-        writer.append(1, body)
-    writer.close()
+    with StoredFarmWriter(directory, FOUNDING.founders, EPOCH_MS, bytes(range(16))) as writer:
+        writer.append_configuration(1, [(1, "tcp://127.0.0.1:7669")])
+        for body in bodies:
+            writer.append(1, body)
 
 
 def clock(time_ms: int) -> bytes:
@@ -310,6 +311,19 @@ def test_generate_refuses_non_empty_directory(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(FarmLogError, match="not empty"):
         small_farm(tmp_path)
+
+
+def test_generate_on_full_disk_reports_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fill_disk(*_: object) -> None:
+        monkeypatch.setattr(Directory, "perform_all", fail)
+
+    monkeypatch.setattr(StoredFarmWriter, "append_configuration", fill_disk)
+    monkeypatch.setattr("bridge.node.offline.stored_farm_writer.GROUP_ENTRIES", 1)
+    with pytest.raises(FarmLogError, match=r"cannot be written: .*No space left on device; free some space"):
+        small_farm(tmp_path / "farm")
 
 
 def test_refused_rows_keep_their_bytes() -> None:

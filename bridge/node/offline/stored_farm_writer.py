@@ -7,6 +7,7 @@ of thousands with one sync each.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from bridge.core.formation.founding import FormationState, Founder, Founding
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
@@ -21,7 +22,7 @@ GROUP_ENTRIES = 4096
 
 
 class StoredFarmWriter:
-    """A growing state directory. The constructor, `append` and `close` raise StoredFarmError."""
+    """A growing state directory; the end of its `with` block completes it. All raise StoredFarmError."""
 
     def __init__(self, directory: Path, founders: Sequence[bytes], log_time_base_ms: int, nonce: bytes) -> None:
         """Create the log of a farm. The promises of all founders have this time and nonce (`bridge.core.formation`)."""
@@ -58,12 +59,16 @@ class StoredFarmWriter:
         servers = tuple(Server(server_id, endpoint) for server_id, endpoint in voters)
         self._pending.append(configuration_entry(term, Configuration(servers)))
 
-    def close(self) -> None:
-        """Make everything durable, and note it as committed; the directory is as after a clean stop."""
-        self._flush()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Make everything durable, and note it as committed, as at a clean stop. After an error, only close files."""
         try:
-            self._disk.perform_all(self._storage.plan_close())
-            write_commit_index(self._directory, self._storage.last.index)
+            if kind is None:
+                self._flush()
+                self._disk.perform_all(self._storage.plan_close())
+                write_commit_index(self._directory, self._storage.last.index)
         except (OSError, OutOfSpaceError) as error:
             raise self._failed(error) from error
         finally:
