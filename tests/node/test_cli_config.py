@@ -211,7 +211,7 @@ def test_bundle_with_settings_of_one_node_is_refused(settings: dict[str, object]
 def test_settings_written_as_toml_are_read_back_equal() -> None:
 
     settings = {
-        "a": 'quote " backslash \\ \x7f ü',
+        "a": 'quote " backslash \\ \x7f ü 🧄',
         "b": [1, 2],
         "t": {"x": True, "y": 1.5},
         "m": [{"k": "v"}, {"k": "w"}],

@@ -39,7 +39,7 @@ def ports(farm: LocalFarm) -> list[int]:
 
 
 def test_node_configurations_can_be_loaded(tmp_path: Path) -> None:
-    directory = tmp_path / 'a farm "of mine" \\ äöü'
+    directory = tmp_path / 'a farm "of mine" \\ \x7f äöü 🧄'
     directory.mkdir()
     farm = prepare(directory, 3)
     assert not farm.continued
@@ -163,9 +163,11 @@ async def fail_at_start(_: object) -> None:
 def test_directory_outside_utf_8_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "\udcff"
     place.mkdir()
+    (tmp_path / "link").symlink_to(place)
     monkeypatch.chdir(place)
-    with pytest.raises(LocalFarmError, match="TOML cannot name it; choose a place in UTF-8 with --state-dir"):
-        prepare(Path("farm"), 1)
+    for named in (Path("farm"), tmp_path / "link"):
+        with pytest.raises(LocalFarmError, match="TOML cannot name it; choose a place in UTF-8 with --state-dir"):
+            prepare(named, 1)
     assert not list(place.iterdir())
 
 

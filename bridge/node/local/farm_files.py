@@ -17,7 +17,6 @@ the error and ends, and the next `up` chooses another port.
 """
 
 import fcntl
-import json
 import os
 import socket
 import time
@@ -43,6 +42,7 @@ from bridge.node.security.key_files import (
     write_private_file,
 )
 from bridge.node.security.local_trust import UntrustedPathError, make_state_directory
+from bridge.node.settings.bundle import toml_text
 from bridge.node.settings.places import CONFIGURATION_NAME
 from bridge.sam.connection import SamBridge
 from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S, DestinationKeyError, MasterKey, new_master_key
@@ -121,12 +121,11 @@ def prepare(directory: Path, servers: int, bridge: SamBridge | None = None) -> L
 
     Raise LocalFarmError if the directory holds a farm of another size, or if a configuration cannot contain its path.
     """
+    place = directory.resolve()
     try:
-        os.fspath(directory.absolute()).encode()
+        str(place).encode()
     except UnicodeEncodeError as error:
-        raise LocalFarmError(
-            f"{directory.absolute()}: TOML cannot name it; choose a place in UTF-8 with --state-dir"
-        ) from error
+        raise LocalFarmError(f"{place}: TOML cannot name it; choose a place in UTF-8 with --state-dir") from error
     continued = _farm_key(directory, servers)
     master = _master_key(directory)
     node_directories = [directory / f"node-{number}" for number in range(1, servers + 1)]
@@ -274,41 +273,35 @@ def _is_held(reserved: ExitStack, kind: socket.SocketKind, host: str, port: int)
 
 
 def _toml(directory: Path, node: NodeFiles, seeds: list[str], bridge: SamBridge | None) -> str:
-    seed_list = ", ".join(f'"{seed}"' for seed in seeds)
-    sam = "" if bridge is None else f'sam = "{bridge}"\n'
-    return f"""# Written by `garlicfarm up`; written again at its next start.
-name = "{node.name}"
-state_dir = {_quoted(node.directory)}
-farm_key = {_quoted(directory / "farm.key")}
-demo = true
-
-[gossip]
-bind = "{LOOPBACK}:{node.gossip_port}"
-seeds = [{seed_list}]
-broadcast = "off"
-timing = "local"
-
-[consensus]
-bind = "{LOOPBACK}:{node.consensus_port}"
-timing = "local"
-segment_bytes = {SEGMENT_BYTES}
-admit = "all"
-
-[publishing]
-publish = "auto"
-signing_key = {_quoted(node.directory / "signing.key")}
-pace = "reporting-period"
-reporting_period_ms = {REPORTING_PERIOD_MS}
-
-[router]
-kind = "file"
-directory = {_quoted(node.directory / "published")}
-{sam}
-[[leaf]]
-destination = "{leaf_key(node).destination.base64}"
-"""
-
-
-def _quoted(path: Path) -> str:
-    """Return a TOML basic string of an absolute path: JSON's strings are TOML's without surrogate pairs."""
-    return json.dumps(os.fspath(path.resolve()), ensure_ascii=False)
+    place = node.directory.resolve()
+    settings = {
+        "name": node.name,
+        "state_dir": str(place),
+        "farm_key": str(directory.resolve() / "farm.key"),
+        "demo": True,
+        "gossip": {
+            "bind": f"{LOOPBACK}:{node.gossip_port}",
+            "seeds": seeds,
+            "broadcast": "off",
+            "timing": "local",
+        },
+        "consensus": {
+            "bind": f"{LOOPBACK}:{node.consensus_port}",
+            "timing": "local",
+            "segment_bytes": SEGMENT_BYTES,
+            "admit": "all",
+        },
+        "publishing": {
+            "publish": "auto",
+            "signing_key": str(place / "signing.key"),
+            "pace": "reporting-period",
+            "reporting_period_ms": REPORTING_PERIOD_MS,
+        },
+        "router": {
+            "kind": "file",
+            "directory": str(place / "published"),
+            **({} if bridge is None else {"sam": str(bridge)}),
+        },
+        "leaf": [{"destination": leaf_key(node).destination.base64}],
+    }
+    return f"# Written by `garlicfarm up`; written again at its next start.\n{toml_text(settings)}"

@@ -111,8 +111,10 @@ def _value(value: Any) -> str:
         case int() | float():
             return repr(value)
         case str():
-            # JSON's escapes are also TOML's; JSON leaves one control character unescaped.
-            return json.dumps(value).replace("\x7f", "\\u007f")
+            # JSON's escapes are also TOML's, except surrogate pairs. JSON leaves one control character unescaped. Bytes
+            # outside UTF-8 in a path become an escape that a reader of TOML refuses.
+            text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            return text.encode(errors="backslashreplace").decode()
         case list():
             return f"[{', '.join(map(_value, value))}]"
         case _:
