@@ -96,6 +96,23 @@ def test_second_init_does_not_overwrite(garlicfarm: Call, tmp_path: Path) -> Non
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
 
 
+@pytest.mark.parametrize("command", [("init", *BIND), ("join", "token")])
+def test_second_command_does_not_continue_running_one(
+    garlicfarm: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    refused: list[Result] = []
+
+    def run_other(*_: object, **__: object) -> bool:
+        refused.append(garlicfarm(*command, "--no-start"))
+        return False
+
+    monkeypatch.setattr(init_command, "offer_router", run_other)
+    done = garlicfarm("init", *BIND, "--no-start")
+    assert (done.exit_code, [each.exit_code for each in refused]) == (0, [1])
+    directory = tmp_path / ".config/garlicfarm"
+    assert f"another run of init or join makes the node of {directory}: wait for its end" in refused[0].stderr
+
+
 PUBLIC = (("--bind", "8.8.8.8:17668"), "gossip.bind")
 FOREIGN = (("--bind", "192.168.250.250:17668"), "Cannot assign requested address; give an address of this machine")
 NAME = (("--name", "no name", *BIND), "name: 'no name'")

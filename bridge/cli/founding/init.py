@@ -22,8 +22,9 @@ from bridge.cli.founding.new_files import (
     end_command,
     interrupted_state,
     is_continued,
-    make_directories,
+    make_state,
     merged,
+    only_run,
     own_settings,
     write_files,
 )
@@ -102,14 +103,14 @@ def init(
     same command again to continue; it revokes a token that it has already printed.
     """
     places = node_places()
-    with interruptible(lambda: interrupted_state(places)):
+    with interruptible(lambda: interrupted_state(places)), only_run(places):
         with failures(*WRONG):
             present_s()
             if is_continued(places, "init"):
                 farm_key = node_farm_key(places, places.farm_key)
             else:
                 farm_key = new_farm_key(expect)
-                make_directories(places)
+                make_state(places)
                 text = configuration_text(places, merged(own_settings(name, bind), {}))
                 write_files(places, "init", farm_key, text, {})
             configuration = loaded_when_addressed(partial(load_configuration, places.configuration))

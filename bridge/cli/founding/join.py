@@ -23,8 +23,9 @@ from bridge.cli.founding.new_files import (
     end_command,
     interrupted_state,
     is_continued,
-    make_directories,
+    make_state,
     merged,
+    only_run,
     own_settings,
     with_signing_keys,
     write_files,
@@ -82,7 +83,7 @@ def join(
     if token is not None and token_file is not None:
         fail("give the token once: as an argument, or with --token-file")
     places = node_places()
-    with interruptible(lambda: interrupted_state(places)):
+    with interruptible(lambda: interrupted_state(places)), only_run(places):
         with failures(*WRONG, BundleError, JoinError, StateError, KeyTextError, DestinationKeyError):
             continues = is_continued(places, "join")
             if as_json or not continues:
@@ -117,7 +118,7 @@ def _redeemed(
     places: Places, token: Token, name: str | None, bind: str | None, *, writes: bool
 ) -> tuple[JoinOutput, dict[Path, SigningKey]]:
     """Redeem the token, and write the granted files unless an earlier run has written them."""
-    make_directories(places)
+    make_state(places)
     own = own_settings(name, bind)
     if writes:
         check_own_settings(places, own)

@@ -8,18 +8,20 @@ so that its comments stay.
 
 After a kill or Ctrl-C the operator repeats the same command. Until then, each file is complete or missing. A marker
 with the name of the command exists from the last file until the command ends. If the marker exists, a repeated command
-skips the files and continues.
+skips the files and continues. Only one command of a node runs at a time.
 """
 
+import fcntl
 import os
 import socket
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from bridge.cli.config import check_text
-from bridge.cli.failure import fail
+from bridge.cli.failure import fail, failures
 from bridge.cli.printing import echo
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.raft.storage_note import RAFT_DIRECTORY
@@ -95,9 +97,26 @@ def _is_unfinished(places: Places) -> bool:
     return written == (places.farm_key.name, str(places.state_dir.absolute())) and not places.farm_key.exists()
 
 
-def make_directories(places: Places) -> None:
-    """Make the directories; raise UntrustedPathError and OSError."""
-    places.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+@contextmanager
+def only_run(places: Places) -> Iterator[None]:
+    """Make the directory of the configuration, and exclude other runs of `init` and `join` during the block."""
+    with failures(OSError):
+        places.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(places.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # NFS does not lock directories; then other runs are not excluded.
+        with suppress(OSError):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                fail(f"another run of init or join makes the node of {places.directory}: wait for its end, or end it")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def make_state(places: Places) -> None:
+    """Make the state directory; raise UntrustedPathError and OSError."""
     make_state_directory(places.state_dir, facts_about_node(places.state_dir / SOCKET_NAME, places.state_dir))
 
 
