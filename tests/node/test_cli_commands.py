@@ -419,7 +419,16 @@ def test_undecodable_argument_is_refused_in_one_line(garlicfarm: Callable[..., R
     result = garlicfarm(*command, "\udcff")
     assert (result.exit_code, error_line(result)) == (
         1,
-        r"garlicfarm: \udcff is not valid text: write it in UTF-8, and try again",
+        r"garlicfarm: \udcff is not valid text in this locale: write it in UTF-8, and set LC_ALL=C.UTF-8",
+    )
+
+
+@pytest.mark.usefixtures("node")
+def test_undecodable_request_id_is_refused(garlicfarm: Callable[..., Result]) -> None:
+    result = garlicfarm("submit", "{}", "--request-id", "\udcff")
+    assert (result.exit_code, error_line(result)) == (
+        1,
+        r"garlicfarm: \udcff is not a request id: copy the id that `submit` has printed",
     )
 
 

@@ -1,5 +1,7 @@
 """The list of farms for `garlicfarm top`, and the farms that --farm names."""
 
+import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from bridge.cli.events.farm_list import FARMS_MAX, FarmListError, ListedFarm, chosen_farms, decode_list, default_list
 from bridge.node.control.client import ControlError
 from bridge.node.control.connections.node_address import RemoteNode
+from bridge.node.settings.places import node_places
 from tests.effort import each_case
 
 LIST = """
@@ -106,3 +109,17 @@ def test_missing_list_is_named_if_it_is_needed(tmp_path: Path, monkeypatch: pyte
         chosen_farms((), tmp_path / "none.toml")
     with pytest.raises(ControlError, match="needs a token"):
         chosen_farms(("https://192.168.7.5",), None)
+
+
+@pytest.mark.parametrize("home", ["", "relative"])
+def test_home_of_account_replaces_relative_home(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise `init` would write keys below the working directory, where `run` does not find them later."""
+    for name in ("CONFIG", "STATE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", "relative")
+    monkeypatch.setenv("HOME", home)
+    account = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    assert default_list() == account / ".config/garlicfarm/farms.toml"
+    places = node_places(user_id=1000)
+    assert (places.directory, places.state_dir) == (account / ".config/garlicfarm", account / ".local/state/garlicfarm")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    assert default_list() == Path("/.config/garlicfarm/farms.toml"), "a user without an account"

@@ -1,6 +1,7 @@
 """The farm state read offline, from the directory of a stopped node or from a backup."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
@@ -144,8 +145,11 @@ async def test_unreadable_state_is_refused_with_remedy(tmp_path: Path) -> None:
     never = tmp_path / "never"
     never.mkdir()
     (never / FILE_NAME).write_bytes(encode_formation_state(FormationState()))
-    with pytest.raises(StateReadingError, match="never belonged to a farm"):
+    with pytest.raises(StateReadingError, match="never belonged to a farm: give the state directory of a node that"):
         await read_state(never)
+    shutil.rmtree(used / RAFT_DIRECTORY)
+    with pytest.raises(StateReadingError, match=r"never received the farm's log: give .* for example the backup"):
+        await read_state(used)
     closed = node_directory(tmp_path / "closed") / RAFT_DIRECTORY / LOCK_FILE
     closed.unlink()
     closed.mkdir()

@@ -25,6 +25,7 @@ from bridge.cli.node_queries import find_named_nodes, find_node, find_nodes
 from bridge.node.control.client import ControlError
 from bridge.node.control.connections.node_address import NodeAddress, NodeAddressError, is_remote
 from bridge.node.control.connections.remote_node import remote_node
+from bridge.node.security.local_trust import user_directory
 
 FARMS_MAX: Final = 64
 NODES_MAX: Final = 64
@@ -50,8 +51,7 @@ class ListedFarm(Struct, frozen=True, forbid_unknown_fields=True):
 
 def default_list(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the path of the user's list of farms."""
-    base = environment.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser())
-    return Path(base) / "garlicfarm" / "farms.toml"
+    return user_directory("XDG_CONFIG_HOME", ".config", environment) / "farms.toml"
 
 
 def decode_list(content: bytes) -> dict[str, ListedFarm]:

@@ -204,7 +204,8 @@ class ControlClient:
         try:
             sent = b"" if body is None else encode(body)
         except UnicodeEncodeError as error:
-            raise ControlError(f"{error.object} is not valid text: write it in UTF-8, and try again") from error
+            text = f"{error.object} is not valid text in this locale: write it in UTF-8, and set LC_ALL=C.UTF-8"
+            raise ControlError(text) from error
         status, answer = await self.request(route.method, _target(route, query), sent)
         if status not in DONE:
             raise self._refused(status, answer)

@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
+from bridge.node.security.local_trust import account_home, home_variable
 from bridge.wire.routers.process_files import (
     Listener,
     RouterCommand,
@@ -65,19 +66,6 @@ class RouterProcess(Struct, frozen=True):
         return f"run `sudo systemctl restart {self.unit}`" if self.unit else f"restart the router (process {self.pid})"
 
 
-def _account_home(user_id: int) -> Path | None:
-    try:
-        return Path(pwd.getpwuid(user_id).pw_dir)
-    except KeyError:
-        return None
-
-
-def _home_variable() -> Path | None:
-    """Return $HOME, which i2pd uses instead of the account's home; None unless it is absolute."""
-    home = Path(os.environ.get("HOME", ""))
-    return home if home.is_absolute() else None
-
-
 def _sudo_user() -> int | None:
     text = os.environ.get("SUDO_UID", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(1 << 32)) else None
@@ -90,8 +78,9 @@ class MachineFiles:
     root: Path = Path("/")
     user_id: int = field(default_factory=os.geteuid)
     sudo_user_id: int | None = field(default_factory=_sudo_user)
-    home_of: Callable[[int], Path | None] = _account_home
-    home_variable: Path | None = field(default_factory=_home_variable)
+    home_of: Callable[[int], Path | None] = account_home
+    home_variable: Path | None = field(default_factory=home_variable)
+    """$HOME, which i2pd uses instead of the account's home."""
     unread: dict[Path, Unread] = field(default_factory=dict)
 
     def real(self, path: Path) -> Path:

@@ -60,6 +60,7 @@ from consensus.storage import (
 )
 
 _CHUNK_BYTES = 4 * 1024 * 1024
+_OTHER_SOURCE = "give the state directory of a node that belonged to a farm, or a backup file"
 
 
 class StateReadingError(Exception):
@@ -153,9 +154,7 @@ async def read_directory(state_dir: Path, cut_after: Index | None = None) -> Far
     formation = await trio.to_thread.run_sync(_read_formation, state_dir / FORMATION_FILE)
     founding = formation.founding or formation.known
     if founding is None:
-        raise StateReadingError(
-            f"the node of {state_dir} has never belonged to a farm: it does not have a farm's state"
-        )
+        raise StateReadingError(f"the node of {state_dir} has never belonged to a farm: {_OTHER_SOURCE}")
     directory = await trio.to_thread.run_sync(_open, storage_of(state_dir, founding.cluster_id))
     try:
         return await _read_storage(directory, state_dir, founding, cut_after)
@@ -184,15 +183,17 @@ def _read_formation(path: Path) -> FormationState:
         with path.open("rb") as file:
             return decode_formation_state(file.read(FORMATION_STATE_LIMIT_BYTES + 1))
     except FileNotFoundError:
-        text = f"{path} does not exist: give the state directory of a node that belonged to a farm, or a backup file"
-        raise StateReadingError(text) from None
+        raise StateReadingError(f"{path} does not exist: {_OTHER_SOURCE}") from None
     except (OSError, FormationStateError) as error:
         raise StateReadingError(f"{path} cannot be used: {error}") from error
 
 
 def _open(path: Path) -> Directory:
     if not (path / HARD_STATE_FILE).is_file():
-        raise StateReadingError(f"{path} does not contain a server's log: this node never received the farm's log")
+        raise StateReadingError(
+            f"{path} does not contain a server's log, because this node never received the farm's log: {_OTHER_SOURCE},"
+            " for example the backup that it was restored from"
+        )
     try:
         return Directory(path)
     except StorageInUseError as error:

@@ -264,5 +264,29 @@ def check_node_user(path: Path, user_id: int | None, own_user_id: int | None = N
 
 def default_state_directory(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the default directory of `run` for a node's state."""
-    base = environment.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
-    return Path(base) / "garlicfarm"
+    return user_directory("XDG_STATE_HOME", ".local/state", environment)
+
+
+def user_directory(variable: str, below_home: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """Return `garlicfarm` in the directory of a variable of the XDG specification, or else below the user's home.
+
+    A relative path does not count: it would name another directory in each working directory.
+    """
+    base = Path(environment.get(variable, ""))
+    if not base.is_absolute():
+        base = (home_variable() or account_home(os.getuid()) or Path("/")) / below_home
+    return base / "garlicfarm"
+
+
+def home_variable() -> Path | None:
+    """Return $HOME, which may differ from the account's home; None unless it is absolute."""
+    home = Path(os.environ.get("HOME", ""))
+    return home if home.is_absolute() else None
+
+
+def account_home(user_id: int) -> Path | None:
+    """Return the home directory of a user's account; None without an account."""
+    try:
+        return Path(pwd.getpwuid(user_id).pw_dir)
+    except KeyError:
+        return None

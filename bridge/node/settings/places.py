@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from bridge.node.security.local_trust import ROOT, SYSTEM_STATE_DIRECTORY, default_state_directory
+from bridge.node.security.local_trust import ROOT, SYSTEM_STATE_DIRECTORY, default_state_directory, user_directory
 
 UNIT: Final = "garlicfarm.service"
 CONFIGURATION_NAME: Final = "node.toml"
@@ -50,8 +50,7 @@ def node_places(
         below = (each.relative_to("/") for each in (SYSTEM_CONFIGURATION_DIRECTORY, SYSTEM_STATE_DIRECTORY))
         directory, state_dir = (system / each for each in below)
         return Places(directory, state_dir, is_service=True)
-    base = environment.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser())
-    return Places(Path(base) / "garlicfarm", default_state_directory(environment))
+    return Places(user_directory("XDG_CONFIG_HOME", ".config", environment), default_state_directory(environment))
 
 
 def has_service(system: Path = Path("/")) -> bool:
