@@ -12,6 +12,7 @@ thread is stored. The run loop calls `check`, which raises it: the run ends as a
 start of one of Spark's Python processes, the thread retries instead (`lost_starts.py`).
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,9 +24,12 @@ from pyspark.sql import SparkSession
 from pipeline.spark.failures import is_lost_start
 from pipeline.spark.lost_starts import LostStarts
 
+LOG = logging.getLogger(__name__)
 REST_TIMES = 4.0
 REST_TIMES_LOCAL = 49.0
 POOL = "derived"
+END_S = 60.0
+"""Longest wait for the thread at the end of a run, for example on a hanging disk. Its writes can be cut at any time."""
 
 
 class Deriving:
@@ -117,4 +121,6 @@ def running(deriving: Deriving, session: SparkSession | None) -> Iterator[None]:
             # Without a JVM, the job has ended too.
             with suppress(Py4JError, OSError):
                 context.cancelJobGroup(POOL)
-        thread.join()
+        thread.join(END_S)
+        if thread.is_alive():
+            LOG.warning("the derived tables did not stop within %g s: the run ends without them", END_S)

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.gold import deriving as deriving_module
 from pipeline.gold.deriving import Deriving, running
 from pipeline.spark.lost_starts import LostStarts, RetryPolicy
 
@@ -170,3 +171,14 @@ def test_thread_ends_without_jvm() -> None:
     with running(Deriving(lambda _: None, lost_starts()), cast("SparkSession", SimpleNamespace(sparkContext=context))):
         assert "derived tables" in names()
     assert "derived tables" not in names()
+
+
+def test_end_does_not_wait_for_hanging_work(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(deriving_module, "END_S", 0.05)
+    work = Work()
+    deriving = Deriving(work.make, lost_starts())
+    with running(deriving, None):
+        deriving.batch_done(0)
+        work.await_start()
+    work.finish.release()
+    assert "did not stop within 0.05 s" in caplog.text
