@@ -65,7 +65,7 @@ def lan() -> Iterator[list[str]]:
 @pytest.mark.parametrize(
     ("hosts", "target"),
     [
-        (("192.168.78.1", "192.168.78.2"), "192.168.78.255"),
+        pytest.param(("192.168.78.1", "192.168.78.2"), "192.168.78.255", marks=pytest.mark.soak),  # test_lan uses it
         (("192.168.78.1", "192.168.78.2"), "239.76.69.7"),
         (("fd78::1", "fd78::2"), "ff02::7669"),
         pytest.param(("fd78::1", "fd78::2"), "ff05::7669", marks=pytest.mark.soak),

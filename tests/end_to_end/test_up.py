@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from click.testing import CliRunner
 
+from bridge.cli.main import cli
 from bridge.cli.up import _cancel_on_signal
 from bridge.node.local.farm_files import prepare
 from bridge.node.security.key_files import load_master_key
 from bridge.wire.i2p.key_file import destination_of_sam_key
+from tests.effort import each_case
 from tests.end_to_end.farm import START_BOUND_S, call
 from tests.end_to_end.layout import read_meta_lease_set
 from tests.end_to_end.up_process import all_ended, running_up
@@ -104,13 +107,13 @@ def test_directory_with_farm_of_another_size_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "node-5").exists()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "options",
     [("--nodes", "0"), ("--nodes", "many"), ("--for", "-1"), ("--timeout", "0"), ("--no-such-option",), ("extra",)],
 )
 def test_up_usage_error_exits_two(tmp_path: Path, options: tuple[str, ...]) -> None:
-    ended = call("up", "--state-dir", tmp_path / "farm", *options)
-    assert ended.returncode == 2
+    ended = CliRunner().invoke(cli, ["up", "--state-dir", str(tmp_path / "farm"), *options])
+    assert ended.exit_code == 2
     assert "Usage: " in ended.stderr
     assert not (tmp_path / "farm").exists()
 
