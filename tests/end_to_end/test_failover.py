@@ -1,15 +1,19 @@
 """Killing a farm's processes: acknowledged entries survive, and other servers become leader and publisher."""
 
 import json
+import re
+import socket
 import time
 
 import pytest
 
+from bridge.api.control import SubmitOutcome
 from bridge.api.view import Phase, RaftRole
 from bridge.core.formation.member import MemberStatus
 from tests.effort import IS_SOAK
 from tests.end_to_end.farm import LEADER_BOUND_S, PUBLISHER_BOUND_S, START_BOUND_S, Farm, Node, call, marks, seeded
 from tests.end_to_end.layout import Read
+from tests.end_to_end.settings import LOOPBACK, free_port
 from tests.end_to_end.submitter import Submitter
 
 KILL_ALL_ROUNDS = 3 if IS_SOAK else 1
@@ -138,3 +142,59 @@ def test_follower_forwards_transfer_request_to_leader(farm: Farm) -> None:
     again = call("transfer", successor.name, "--node", follower.directory)
     assert again.returncode == 1
     assert f"{successor.name} already leads" in again.stderr
+
+
+# -- wrong addresses: a corrected configuration file is enough, with or without a leader -------------------------------
+
+
+def advertising(text: str, section: str, port: int) -> str:
+    """Return the settings with an advertised address without a listener."""
+    return re.sub(rf"(?m)^\[{section}\]$", f'[{section}]\nadvertise = "{LOOPBACK}:{port}"', text)
+
+
+def followers(farm: Farm, leader: Node) -> tuple[Node, Node]:
+    first, second = (node for node in farm.nodes if node is not leader)
+    return first, second
+
+
+def test_wrong_raft_address_is_corrected_without_leader(farm: Farm) -> None:
+    """Each of the two running nodes needs the vote of the other. Without a leader, the group cannot change."""
+    leader = farm.wait_settled()
+    wrong, other = followers(farm, leader)
+    wrong.stop()
+    right = wrong.configuration.read_text()
+    wrong.configuration.write_text(advertising(right, "consensus", free_port(socket.SOCK_STREAM)))
+    assert leader.submit({"mark": "before"}).outcome is SubmitOutcome.COMMITTED
+    wrong.start()
+    farm.wait_known()
+    committed = leader.view().raft.commit_index
+    farm.wait_until(
+        lambda: other.view().raft.applied_index >= committed, START_BOUND_S, "the other follower has the log"
+    )
+    assert wrong.view().raft.applied_index < committed, "the leader cannot reach the wrong address"
+    leader.kill()
+    wrong.stop()
+    wrong.configuration.write_text(right)
+    wrong.start()
+    running = (wrong, other)
+    farm.wait_until(lambda: farm.leader() in running, START_BOUND_S, "the two nodes elect a leader")
+    farm.wait_until(
+        lambda: wrong.submit({"mark": "after"}).outcome is SubmitOutcome.COMMITTED,
+        START_BOUND_S,
+        "the two nodes commit an entry",
+    )
+
+
+def test_wrong_gossip_address_is_corrected_by_configuration(farm: Farm) -> None:
+    leader = farm.wait_settled()
+    wrong, other = followers(farm, leader)
+    wrong.stop()
+    right = wrong.configuration.read_text()
+    wrong.configuration.write_text(advertising(right, "gossip", free_port(socket.SOCK_DGRAM)))
+    wrong.start()
+    farm.wait_until(wrong.view, START_BOUND_S, "the node runs")
+    wrong.stop()
+    wrong.configuration.write_text(right)
+    wrong.start()
+    farm.wait_known()
+    assert farm.wait_settled() in {leader, wrong, other}

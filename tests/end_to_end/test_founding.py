@@ -32,8 +32,12 @@ def received_from_other_farm(node: Node) -> bool:
 
 
 def test_founders_starting_late_or_again_create_one_farm(tmp_path: Path) -> None:
+    """The nodes use the name of their host, which is the same."""
     random = seeded("late founders")
     with local_farm(tmp_path / "farm", 3) as farm:
+        for node in farm.nodes:
+            text = node.configuration.read_text()
+            node.configuration.write_text(text.replace(f'name = "{node.name}"\n', ""))
         for node in random.sample(farm.nodes, 3):
             node.start()
             time.sleep(random.uniform(0, 1.5))
@@ -45,6 +49,23 @@ def test_founders_starting_late_or_again_create_one_farm(tmp_path: Path) -> None
         farm.wait_settled()
         assert len(clusters(farm)) == 1
         assert {node.view().node.raft_id for node in farm.nodes} == {1, 2, 3}
+
+        def names() -> set[str]:
+            views = [node.view() for node in farm.nodes]
+            names_now = {view.node.name for view in views}
+            agreed = all({member.name for member in view.members} == names_now for view in views)
+            settled = all(view.verdict.kind is VerdictKind.HEALTHY for view in views)
+            return names_now if agreed and settled and len(names_now) == 3 else set()
+
+        first_names = farm.wait_until(names, START_BOUND_S, "three names, and a healthy farm")
+        host = min(first_names, key=len)
+        assert all(each == host or re.fullmatch(f"{re.escape(host[:27])}-[0-9a-f]{{4}}", each) for each in first_names)
+        for node in farm.nodes:
+            node.stop()
+        farm.start_all()
+        again = farm.wait_until(names, START_BOUND_S, "three names after a restart")
+        assert again == first_names
+        assert not [alarm for node in farm.nodes for alarm in node.view().alarms if alarm.kind == "admission"]
 
 
 def test_farms_on_same_ports_stay_separate(tmp_path: Path) -> None:
@@ -74,28 +95,3 @@ def test_farms_on_same_ports_stay_separate(tmp_path: Path) -> None:
                     START_BOUND_S,
                     f"{node.name} counts datagrams of the other farm: {node.counters()}",
                 )
-
-
-def test_nodes_with_one_host_name_keep_unique_names(tmp_path: Path) -> None:
-    with local_farm(tmp_path, 3) as farm:
-        for node in farm.nodes:
-            text = node.configuration.read_text()
-            node.configuration.write_text(text.replace(f'name = "{node.name}"\n', ""))
-        farm.start_all()
-
-        def names() -> set[str]:
-            views = [node.view() for node in farm.nodes]
-            names_now = {view.node.name for view in views}
-            agreed = all({member.name for member in view.members} == names_now for view in views)
-            settled = all(view.verdict.kind is VerdictKind.HEALTHY for view in views)
-            return names_now if agreed and settled and len(names_now) == 3 else set()
-
-        first_names = farm.wait_until(names, START_BOUND_S, "three names, and a healthy farm")
-        host = min(first_names, key=len)
-        assert all(each == host or re.fullmatch(f"{re.escape(host[:27])}-[0-9a-f]{{4}}", each) for each in first_names)
-        for node in farm.nodes:
-            node.stop()
-        farm.start_all()
-        again = farm.wait_until(names, START_BOUND_S, "three names after a restart")
-        assert again == first_names
-        assert not [alarm for node in farm.nodes for alarm in node.view().alarms if alarm.kind == "admission"]

@@ -1,7 +1,7 @@
 """Accepted addresses: each wrong one can be corrected (docs/reference/addresses.md lists them all).
 
 The cases with separate machinery are elsewhere: KRaft in `test_kraft_wrong_address`, nodes of a farm in
-`tests/end_to_end/test_wrong_addresses`.
+`tests/end_to_end/test_failover`.
 """
 
 from pathlib import Path
