@@ -125,6 +125,12 @@ def grown_days(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+@pytest.fixture(scope="module")
+def in_wide_windows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    """Return all tables of the log of days in windows of seven minutes, derived from one batch."""
+    return derive_whole(tmp_path_factory.mktemp("wide"), over_days()[0], 7 * MINUTE_MS)
+
+
 def test_tables_equal_rows_of_earlier_implementation(tmp_path: Path) -> None:
     found = derive_whole(tmp_path, generated_log(6, 0.25, 7), HALF_HOUR_MS)
     expected: Rows = json.loads(EXPECTED.read_text(encoding="utf-8"))
@@ -252,8 +258,9 @@ def test_refresh_reads_only_files_of_new_windows(tmp_path: Path, monkeypatch: py
     assert read == [4, 4, 4, 4]
 
 
-def test_new_window_width_derives_tables_from_all_history(grown_days: Path, tmp_path: Path) -> None:
-    log, _ = over_days()
+def test_new_window_width_derives_tables_from_all_history(
+    grown_days: Path, in_wide_windows: Rows, tmp_path: Path
+) -> None:
     copytree(grown_days, tmp_path, dirs_exist_ok=True)
     wider = Gold(tmp_path, 7 * MINUTE_MS)
     wider.refresh(wider.noted_through(LOG))
@@ -261,28 +268,25 @@ def test_new_window_width_derives_tables_from_all_history(grown_days: Path, tmp_
     assert {row["window_end"] - row["window_start"] for row in rows} == {timedelta(minutes=7)}
     assert sum(row["reports"] for row in rows) == 3 * 2 + 1 + 6 + 3 * 2
     # A derivation into a new directory has the same rows.
-    narrow = open_gold(tmp_path / "once", 7 * MINUTE_MS)
-    tables_of(log, tmp_path / "once", 0, gold=narrow)
-    narrow.refresh(0)
-    assert all_rows(tmp_path) == all_rows(tmp_path / "once")
+    assert all_rows(tmp_path) == in_wide_windows
     # The width of the first run is new as well.
     Gold(tmp_path, MINUTE_MS).refresh(wider.noted_through(LOG))
     assert gold_rows(tmp_path, "router_health") == gold_rows(grown_days, "router_health")
 
 
-def test_new_window_width_replaces_recorded_windows(tmp_path: Path) -> None:
+def test_new_window_width_replaces_recorded_windows(in_wide_windows: Rows, tmp_path: Path) -> None:
     log, ends = over_days()
     first, *others = parts(log, ends)
-    gold = open_gold(tmp_path / "tables", MINUTE_MS)
-    tables_of(first, tmp_path / "tables", 0, gold=gold)
+    gold = open_gold(tmp_path, MINUTE_MS)
+    tables_of(first, tmp_path, 0, gold=gold)
     gold.refresh(0)
-    wider = Gold(tmp_path / "tables", 7 * MINUTE_MS)
-    recorded = stored_rows(tmp_path / "tables" / WINDOWS_SPEC.name, WINDOWS_SPEC.schema).column("window_start")
+    wider = Gold(tmp_path, 7 * MINUTE_MS)
+    recorded = stored_rows(tmp_path / WINDOWS_SPEC.name, WINDOWS_SPEC.schema).column("window_start")
     assert {start.timestamp() % (7 * 60) for start in recorded.to_pylist()} == {0}
     for batch, part in enumerate(others, 1):
-        tables_of(part, tmp_path / "tables", batch, gold=wider)
+        tables_of(part, tmp_path, batch, gold=wider)
     wider.refresh(len(others))
-    assert all_rows(tmp_path / "tables") == derive_whole(tmp_path / "once", log, 7 * MINUTE_MS)
+    assert all_rows(tmp_path) == in_wide_windows
 
 
 def test_last_rows_are_in_order(grown_days: Path) -> None:

@@ -52,9 +52,9 @@ def test_trace_tables_have_equal_rows(session: SparkSession, tmp_path: Path) -> 
     # When Spark runs the SQL with the views that DuckDB used
     session.createDataFrame([(FARM,)], "farm STRING").createOrReplaceTempView("current_farm")
     sources = {"events": EVENTS_SPEC, "reports": BASE_SPECS["reports"], "members": TRACED["members"].spec}
+    for source, spec in sources.items():
+        session.createDataFrame(stored_rows(tmp_path / source, spec.schema)).createOrReplaceTempView(source)
     for name, traced in TRACED.items():
-        for source, spec in sources.items():
-            session.createDataFrame(stored_rows(tmp_path / source, spec.schema)).createOrReplaceTempView(source)
         if known[name].num_rows:
             session.createDataFrame(known[name]).createOrReplaceTempView("known")
         views, sql = traced.of_batches(0, 1)
