@@ -161,15 +161,7 @@ class Machine:
 
     def upgrade(self, *packages: Path) -> None:
         """Install packages like the how-to for upgrades: by apt. Other packages stay."""
-        self._install(
-            packages,
-            "apt-get",
-            "install",
-            "-y",
-            "--no-remove",
-            "-o",
-            "Dpkg::Options::=--force-confold",
-        )
+        self._install(packages, "apt-get", "install", "-y", "--no-remove", "-o", "Dpkg::Options::=--force-confold")
 
     def _install(self, packages: Sequence[Path], *command: str) -> None:
         for each in packages:

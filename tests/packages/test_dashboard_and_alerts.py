@@ -37,10 +37,7 @@ BOARDS = {
     monitoring.TABLES_DASHBOARD: ["datasource", "farm"],
 }
 """The variables of each dashboard."""
-RULES = {
-    monitoring.RULES: monitoring.RULE_TESTS,
-    monitoring.PIPELINE_RULES: monitoring.PIPELINE_RULE_TESTS,
-}
+RULES = {monitoring.RULES: monitoring.RULE_TESTS, monitoring.PIPELINE_RULES: monitoring.PIPELINE_RULE_TESTS}
 """The promtool tests of each file of alerts."""
 UNITS = {"none", "s", "ms", "ops", "pps", "Bps", "reqps", "percentunit"}
 """Units of Grafana in use here: none, times, items or bytes per second, and a ratio."""

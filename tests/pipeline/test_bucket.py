@@ -522,10 +522,7 @@ def test_run_renews_its_lock_until_its_end(place: BucketPath, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("fault", "match"),
     [
-        (
-            {"AWS_ACCESS_KEY_ID": "wrong"},
-            r"s3://farm: access was refused \(.*InvalidAccessKeyId.*SECRET_ACCESS_KEY",
-        ),
+        ({"AWS_ACCESS_KEY_ID": "wrong"}, r"s3://farm: access was refused \(.*InvalidAccessKeyId.*SECRET_ACCESS_KEY"),
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, r"AWS_ENDPOINT_URL=http://127.0.0.1:9 does not reply"),
         ({"AWS_ENDPOINT_URL": "127.0.0.1:9"}, r"AWS_ENDPOINT_URL=127.0.0.1:9 does not reply"),
         ({"bucket": "another"}, r"s3://another: this bucket does not exist: create it"),

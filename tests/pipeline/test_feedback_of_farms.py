@@ -95,10 +95,7 @@ def test_factors_of_each_farm_depend_only_on_its_log(tmp_path: Path) -> None:
     assert apart[0][0]["factors"]["factors"] != apart[1][0]["factors"]["factors"]
     assert (
         sorted(log_lines)[:2]
-        == [
-            f"one: factors of 1 leaves, made from the log up to {one.commit_index}, are entry 101",
-        ]
-        * 2
+        == [f"one: factors of 1 leaves, made from the log up to {one.commit_index}, are entry 101"] * 2
     )
 
 
@@ -308,9 +305,7 @@ def test_entries_are_signed_with_key_of_their_farm(tmp_path: Path) -> None:
         assert proof.public_key == key.public_key().public_bytes_raw()
 
 
-def test_unreadable_client_key_is_reported_once(
-    tmp_path: Path,
-) -> None:
+def test_unreadable_client_key_is_reported_once(tmp_path: Path) -> None:
     log_lines: list[str] = []
     with two_farms(tmp_path) as (one, two, file):
         a_key(tmp_path / "open.key", Ed25519PrivateKey.generate()).chmod(0o644)
@@ -344,9 +339,7 @@ def test_submission_skips_unlisted_farm_and_directory(tmp_path: Path) -> None:
     assert log_lines == ["one: no factors are submitted to it, since a directory can only be read"]
 
 
-def test_recent_rows_are_limited_per_farm(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_recent_rows_are_limited_per_farm(monkeypatch: pytest.MonkeyPatch) -> None:
     early, late = a_farm(1, periods=60, slow_from=58), a_farm(2, periods=6)
     for entry in late.entries:
         entry["logTimeMs"] += 7 * 86_400_000

@@ -91,9 +91,7 @@ def wide(part: str) -> list[str]:
 # -- safety of the page ------------------------------------------------------------------------------------------------
 
 
-def test_page_of_hostile_names_has_only_safe_elements(
-    tmp_path: Path,
-) -> None:
+def test_page_of_hostile_names_has_only_safe_elements(tmp_path: Path) -> None:
     write_current_state(
         tmp_path, 0, {"farm": [farm(farm=EVIL), farm()], "routers": [last_report(1, farm=EVIL), last_report(1)]}
     )
@@ -192,9 +190,7 @@ def test_outlier_does_not_flatten_other_lines() -> None:
     assert height(10_000) > height(50) / 5
 
 
-def test_verdict_uses_watch_state_or_else_last_report(
-    tmp_path: Path,
-) -> None:
+def test_verdict_uses_watch_state_or_else_last_report(tmp_path: Path) -> None:
     reports = [
         last_report(1),
         last_report(2, attached=False),

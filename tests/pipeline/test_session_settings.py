@@ -51,12 +51,7 @@ def test_command_overrides_submit_options_and_file(tmp_path: Path) -> None:
         "PYSPARK_SUBMIT_ARGS": "--master local[3] --conf 'spark.b=sub mitted' --conf=spark.c=submitted pyspark-shell",
     }
     settings = operator_settings(environment, [("spark.c", "command")])
-    assert settings == {
-        "spark.a": "file",
-        "spark.b": "sub mitted",
-        "spark.c": "command",
-        "spark.master": "local[3]",
-    }
+    assert settings == {"spark.a": "file", "spark.b": "sub mitted", "spark.c": "command", "spark.master": "local[3]"}
 
 
 def test_fetching_adds_packages_and_respects_operator() -> None:

@@ -77,9 +77,7 @@ def test_extreme_figures_do_not_stop_derivation(tmp_path: Path) -> None:
     assert (row["cpu_percent"], row["healthy_share"]) == (1e9, None)
 
 
-def test_late_reports_and_wrong_clocks_are_distinguished(
-    tmp_path: Path,
-) -> None:
+def test_late_reports_and_wrong_clocks_are_distinguished(tmp_path: Path) -> None:
     # given a clock five hours ahead, and one report that took a minute longer
     ahead_s = 5 * 3600
     reports = [report(at, offset_s=ahead_s - (60 if at == 4 else 0)) for at in range(8)]
@@ -95,9 +93,7 @@ def test_late_reports_and_wrong_clocks_are_distinguished(
     ]
 
 
-def test_clock_limit_follows_period_of_its_time(
-    tmp_path: Path,
-) -> None:
+def test_clock_limit_follows_period_of_its_time(tmp_path: Path) -> None:
     # given a period of 30 s, of 2 s three hours later, and two false clock entries
     periods = [(0, 1, 30_000), (0, 50, 2**52), (360, 100, 2_000), (360, 150, 1)]
     clocks = [{**clock(at, period_ms=each), "index": index} for at, index, each in periods]

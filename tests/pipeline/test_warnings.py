@@ -41,11 +41,7 @@ def health_rows(
     random = Random(SEED)
     rows = []
     for slot in range(slots):
-        values = {
-            "job_lag_p50_ms": lag(slot),
-            "participating_tunnels": tunnels(slot),
-            "fetch_p50_ms": round_trip(slot),
-        }
+        values = {"job_lag_p50_ms": lag(slot), "participating_tunnels": tunnels(slot), "fetch_p50_ms": round_trip(slot)}
         noisy = {name: None if value is None else value * random.uniform(0.95, 1.05) for name, value in values.items()}
         at = EPOCH + slot * SLOT
         rows.append({"window_start": at, "window_end": at + SLOT, "server_id": 4, **noisy, **others})

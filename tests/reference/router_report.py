@@ -14,12 +14,7 @@ the node measures it. *newer* means a Java router whose I2PControl has the key.
 | key | meaning | unit, range | source | file | Java | i2pd | view | column |
 |---|---|---|---|---|---|---|---|---|
 """
-ATTACHED = (
-    "`attached`",
-    "The node's router replies to GetDate of I2CP; true if left out",
-    "boolean",
-    "router",
-)
+ATTACHED = ("`attached`", "The node's router replies to GetDate of I2CP; true if left out", "boolean", "router")
 ROUTER_INFO = ("`lastPublishedRI` **P**", "RouterInfo; only if it changed, and once an hour", "I2P base64", "router")
 
 

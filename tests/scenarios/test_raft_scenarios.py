@@ -176,11 +176,7 @@ def test_leader_without_majority_resigns(features: Features) -> None:
 
 def test_pre_vote_allows_election_of_server_with_smaller_term(features: Features) -> None:
     # Server 2 has the better log and a small term; server 1 a higher term; server 3 is down. An election must succeed.
-    logs = {
-        1: (entries_of(1), HardState(9)),
-        2: (entries_of(1, 1, 1), HardState(1)),
-        3: (entries_of(1), HardState(1)),
-    }
+    logs = {1: (entries_of(1), HardState(9)), 2: (entries_of(1, 1, 1), HardState(1)), 3: (entries_of(1), HardState(1))}
     servers = Group(features, logs)
     servers.off = {3}
     servers.run(20_000)

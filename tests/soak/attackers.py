@@ -229,11 +229,7 @@ class Attackers:
         with suppress(OSError, GarlicFarmError, trio.BrokenResourceError, trio.ClosedResourceError):
             dialed = await self._dial(target, None, ConnectionRole.CLIENT, None)
             self.actions["dripping requests"] += 1
-            request = encode_request(
-                wire.ClientRequest(
-                    entries=(Entry.command(0, bytes(1_000_000)),),
-                )
-            )
+            request = encode_request(wire.ClientRequest(entries=(Entry.command(0, bytes(1_000_000)),)))
             first_part = len(request) - 100_000
             try:
                 with trio.move_on_after(5):
@@ -266,9 +262,7 @@ class Attackers:
                 entry = self._random.choice([*self._forgeries(), *self._facts.seen[-40:]])
                 if self._random.random() < 0.5 and b'"proof"' not in entry:
                     entry = sign_entry(entry, key, bytes.fromhex(self._facts.cluster_id), number)
-                request = wire.ClientRequest(
-                    entries=(Entry.command(0, entry),),
-                )
+                request = wire.ClientRequest(entries=(Entry.command(0, entry),))
                 await dialed.stream.send_all(encode_request(request))
                 self.actions["forged and repeated entries"] += 1
                 with trio.move_on_after(0.3):
@@ -311,12 +305,7 @@ class Attackers:
         }
 
     def _publication(self, server_id: int) -> dict[str, Any]:
-        return {
-            "master": self._facts.master,
-            "id": server_id,
-            "published": 4_000_000_000,
-            "contentHash": "0" * 64,
-        }
+        return {"master": self._facts.master, "id": server_id, "published": 4_000_000_000, "contentHash": "0" * 64}
 
     async def _invented_members(self) -> None:
         """Join gossip with the copied key under ever new identities that claim to be servers."""
@@ -352,9 +341,7 @@ class Attackers:
                 entry = sign_entry(
                     msgspec.json.encode(record), identity.key, bytes.fromhex(self._facts.cluster_id), number
                 )
-                request = wire.ClientRequest(
-                    entries=(Entry.command(0, entry),),
-                )
+                request = wire.ClientRequest(entries=(Entry.command(0, entry),))
                 await dialed.stream.send_all(encode_request(request))
                 self.actions["entries of a hostile member"] += 1
                 with trio.move_on_after(0.3):

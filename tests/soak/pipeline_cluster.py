@@ -28,14 +28,7 @@ from pipeline.output.buckets import BucketPath, Output
 from pipeline.spark.java import find_java
 from tests.pipeline.s3_server import BUCKET, serving_s3
 from tests.processes import END_S, free_ports
-from tests.soak.pipeline_tables import (
-    differences,
-    generate_log,
-    pipeline_command,
-    start,
-    tables_of,
-    wait_for_success,
-)
+from tests.soak.pipeline_tables import differences, generate_log, pipeline_command, start, tables_of, wait_for_success
 
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 120.0

@@ -137,13 +137,7 @@ class Bench:
         return self.step(Proposed(proposal_id=proposal_id, commands=commands))
 
     def request_vote(
-        self,
-        term: int,
-        last: LogId = ORIGIN,
-        sender: ServerId = TWO,
-        *,
-        pre_vote: bool = False,
-        after_ms: int = 0,
+        self, term: int, last: LogId = ORIGIN, sender: ServerId = TWO, *, pre_vote: bool = False, after_ms: int = 0
     ) -> VoteReply:
         """Receive a candidate's vote request, and return the only reply."""
         self.correlation += 1
@@ -193,10 +187,7 @@ class Bench:
             (request,) = (send.message for send in requests if send.recipient == peer)
             assert isinstance(request, RequestVote)
             reply = VoteReply(
-                term=term or request.term,
-                granted=granted,
-                correlation=request.correlation,
-                pre_vote=request.pre_vote,
+                term=term or request.term, granted=granted, correlation=request.correlation, pre_vote=request.pre_vote
             )
             effects += self.receive(peer, reply)
         self.effects = effects

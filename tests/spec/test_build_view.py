@@ -312,10 +312,7 @@ def test_publication_shown_with_owners_and_time_left() -> None:
     [published] = view_of(log, lease_set_files={MASTER: "/published/x.meta-ls2"}).publishing
     assert (published.master, published.publisher_name, published.published_s) == (f"{MASTER}.b32.i2p", "m", second)
     assert published.lease_set_file == "/published/x.meta-ls2"
-    assert {each.destination: each.name for each in published.entries} == {
-        "leaf01.b32.i2p": "m",
-        "leaf03.b32.i2p": "b",
-    }
+    assert {each.destination: each.name for each in published.entries} == {"leaf01.b32.i2p": "m", "leaf03.b32.i2p": "b"}
     assert published.expires_s == min(each.end_s for each in published.entries)
     assert published.seconds_to_expiry == published.expires_s - second
 

@@ -54,10 +54,7 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
             ),
             "from server 1: second 12:57:02 is not after 12:58:53, the second of the last accepted publication",
         ),
-        (
-            event("exclusion-changed", leaf=LEAF, excluded=True),
-            "leaf hakketfo3r2m….b32.i2p is excluded",
-        ),
+        (event("exclusion-changed", leaf=LEAF, excluded=True), "leaf hakketfo3r2m….b32.i2p is excluded"),
         (
             event("cost-factor-changed", leaf=LEAF, factor=1.5),
             "the cost of leaf hakketfo3r2m….b32.i2p is multiplied by 1.5",

@@ -386,10 +386,7 @@ def test_node_in_known_cluster_creates_no_other() -> None:
 def test_cluster_of_dead_founder_counts_as_known() -> None:
     core = formation(A, 2)
     show(core, proposer(B, A, B))
-    assert not has(
-        show(core, proposer(B, A, B), founder(C, some_founding(C, D), reachable=False), now=200),
-        Persist,
-    )
+    assert not has(show(core, proposer(B, A, B), founder(C, some_founding(C, D), reachable=False), now=200), Persist)
     persist = only(act(core, ConfirmRequested(some_founding(C, D).cluster_id)), Persist)
     assert only(act(core, Persisted(persist.number)), Persist).state.known == some_founding(C, D)
 

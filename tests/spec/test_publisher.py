@@ -70,10 +70,7 @@ def test_score_reduced_by_bad_or_unknown_figures(changes: dict[str, object], poi
 FIGURE = st.none() | st.integers() | st.floats()
 
 
-@given(
-    st.tuples(FIGURE, FIGURE, FIGURE, FIGURE, FIGURE, FIGURE),
-    st.lists(st.booleans(), max_size=5),
-)
+@given(st.tuples(FIGURE, FIGURE, FIGURE, FIGURE, FIGURE, FIGURE), st.lists(st.booleans(), max_size=5))
 def test_points_of_parts_add_up_to_score(figures: tuple[float | None, ...], health: list[bool]) -> None:
     names = (
         "job_lag_ms",

@@ -79,9 +79,7 @@ def test_learners_refused_by_protocol_without_learners(current: Configuration, t
     assert (step is ChangeRefusal.NO_LEARNERS) == bool(target.learners)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 3 * TIMEOUT_MS), st.integers(0, 30), st.integers(0, 30)), max_size=40),
-)
+@given(st.lists(st.tuples(st.integers(0, 3 * TIMEOUT_MS), st.integers(0, 30), st.integers(0, 30)), max_size=40))
 def test_new_server_catches_up_in_short_round_or_is_dropped(changes: list[tuple[int, int, int]]) -> None:
     """The model applies the rule directly: a round ends when all entries from its beginning are stored."""
     options, now, last, progress = lan(), 0, 5, Progress(1)
@@ -120,12 +118,7 @@ def test_first_leader_appends_configuration_after_no_op() -> None:
     """Each committed log thus has the configuration, which is the only source for servers that join later."""
     log = Log(RecoveredLog(), Configuration((Server(1, "tcp://1"),)))
     assert not log.names_configuration
-    log.append(
-        (
-            no_op_entry(1, NoOp(1, (1,), (1,))),
-            configuration_entry(1, log.configuration),
-        )
-    )
+    log.append((no_op_entry(1, NoOp(1, (1,), (1,))), configuration_entry(1, log.configuration)))
     assert log.names_configuration
     assert log.configuration_index == 2
     bench = Bench(voters=1, features=replace(KRAFT, replication=Strategy.APPEND)).expired()

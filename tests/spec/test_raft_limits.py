@@ -223,11 +223,7 @@ def test_server_at_highest_term_does_not_campaign() -> None:
     assert (bench.about.role, bench.about.term) == (Role.FOLLOWER, MAX_NUMBER)
 
 
-@pytest.mark.parametrize(
-    "voters",
-    [(), (Server(1, "tcp://a"), Server(1, "tcp://b"))],
-    ids=["no voter", "duplicate"],
-)
+@pytest.mark.parametrize("voters", [(), (Server(1, "tcp://a"), Server(1, "tcp://b"))], ids=["no voter", "duplicate"])
 def test_configuration_without_valid_voters_refused(voters: tuple[Server, ...]) -> None:
     bench = Bench()
     assert not bench.append(term=1, entries=[configuration_entry(1, Configuration(voters))]).success

@@ -14,14 +14,7 @@ from consensus.core.effects import (
     StoreChunk,
     TakeSnapshot,
 )
-from consensus.core.events import (
-    Persisted,
-    ReadRequested,
-    SnapshotChecked,
-    SnapshotRead,
-    SnapshotTaken,
-    SnapshotWanted,
-)
+from consensus.core.events import Persisted, ReadRequested, SnapshotChecked, SnapshotRead, SnapshotTaken, SnapshotWanted
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
 from consensus.core.model import Configuration, LogId, SnapshotDescription
 from consensus.core.replication.progress import ProgressState

@@ -83,12 +83,7 @@ def test_build_backend_is_hashed() -> None:
 
 
 def test_files_do_not_name_registry_hosts() -> None:
-    for file in (
-        *(f"requirements/{each}" for each in FILES),
-        "requirements/pin.py",
-        "Makefile",
-        "constraints.txt",
-    ):
+    for file in (*(f"requirements/{each}" for each in FILES), "requirements/pin.py", "Makefile", "constraints.txt"):
         assert "://" not in (ROOT / file).read_text(), f"{file} names a host"
 
 

@@ -271,12 +271,7 @@ def test_destination_hash_matches_its_address() -> None:
 def test_publication_entry_round_trips() -> None:
     publication = Publication(master=destination(0), server_id=1, published_s=1_767_225_600, content_hash="ab" * 32)
     assert json.loads(encode(publication)) == {
-        "publication": {
-            "master": destination(0),
-            "id": 1,
-            "published": 1_767_225_600,
-            "contentHash": "ab" * 32,
-        }
+        "publication": {"master": destination(0), "id": 1, "published": 1_767_225_600, "contentHash": "ab" * 32}
     }
     assert decode(encode(publication)) == publication
 

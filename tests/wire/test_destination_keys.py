@@ -27,10 +27,7 @@ from tests.effort import each_case
 
 NOW_S = 1_767_225_600
 MASTER_PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-MASTER = MasterKey(
-    ed25519_destination(MASTER_PRIVATE.public_key().public_bytes_raw(), b"p" * 32),
-    MASTER_PRIVATE,
-)
+MASTER = MasterKey(ed25519_destination(MASTER_PRIVATE.public_key().public_bytes_raw(), b"p" * 32), MASTER_PRIVATE)
 TRANSIENT = MASTER.sign_transient(NOW_S)
 LEASES = (MetaLease(new_demo_leaf().hash, cost=0, ends_s=NOW_S + 900),)
 

@@ -132,11 +132,7 @@ def test_repr_does_not_show_keys() -> None:
 @each_case(
     ("old", "new", "reason"),
     [
-        (
-            "version = 1",
-            "version = 2",
-            "this garlicfarm reads version 1: use a garlicfarm that reads version 2",
-        ),
+        ("version = 1", "version = 2", "this garlicfarm reads version 1: use a garlicfarm that reads version 2"),
         ("expect = 3", "expect = 0", "expect is 0: 1 to 9 founders"),
         ("expect = 3", "expect = 10", "expect is 10"),
         ("expect = 3", 'expect = "three"', r"Expected `int`, got `str` - at `\$.expect`"),

@@ -133,9 +133,7 @@ ID_AND_TERM = "00000001 00000002 0000000000000003"
 NO_LOG = "00000000"
 HAND_CHECKED: list[tuple[messages.Message, str]] = [
     (
-        messages.AddServerRequest(
-            entries=(LogEntry(0, ClusterServer(4, "tcp://localhost:9004")),),
-        ),
+        messages.AddServerRequest(entries=(LogEntry(0, ClusterServer(4, "tcp://localhost:9004")),)),
         (
             "06 00000000 00000000 0000000000000000 0000000000000000 0000000000000000 0000000000000000 00000029"
             "0000000000000000 03 0000001c 00000004 00000014 7463703a2f2f6c6f63616c686f73743a39303034"
@@ -178,13 +176,7 @@ HAND_CHECKED: list[tuple[messages.Message, str]] = [
         "11 00000002 00000001 0000000000000003 0000000000001002 01",
     ),
     (
-        messages.PreVoteRequest(
-            source=1,
-            destination=2,
-            term=3,
-            last_log_term=2,
-            last_log_index=9,
-        ),
+        messages.PreVoteRequest(source=1, destination=2, term=3, last_log_term=2, last_log_index=9),
         f"40 {ID_AND_TERM} 0000000000000002 0000000000000009 0000000000000000 {NO_LOG}",
     ),
     (
@@ -192,11 +184,7 @@ HAND_CHECKED: list[tuple[messages.Message, str]] = [
         "41 00000002 00000001 0000000000000003 0000000000000000 00",
     ),
     (
-        messages.TimeoutNowRequest(
-            source=1,
-            destination=2,
-            term=3,
-        ),
+        messages.TimeoutNowRequest(source=1, destination=2, term=3),
         f"42 {ID_AND_TERM} 0000000000000000 0000000000000000 0000000000000000 {NO_LOG}",
     ),
     (
@@ -204,13 +192,7 @@ HAND_CHECKED: list[tuple[messages.Message, str]] = [
         "43 00000002 00000001 0000000000000003 0000000000000000 01",
     ),
     (
-        messages.TransferVoteRequest(
-            source=1,
-            destination=2,
-            term=3,
-            last_log_term=2,
-            last_log_index=9,
-        ),
+        messages.TransferVoteRequest(source=1, destination=2, term=3, last_log_term=2, last_log_index=9),
         f"44 {ID_AND_TERM} 0000000000000002 0000000000000009 0000000000000000 {NO_LOG}",
     ),
     (
@@ -384,10 +366,7 @@ def test_append_entries_round_trips(long: int, server_id: int, entries: tuple[Wi
     assert decode_request(encode_request(request)) == request
 
 
-@given(
-    st.integers(0, 2**40),
-    st.lists(ENTRIES, min_size=1, max_size=8).map(tuple),
-)
+@given(st.integers(0, 2**40), st.lists(ENTRIES, min_size=1, max_size=8).map(tuple))
 def test_log_packs_round_trip(first_offset: int, entries: tuple[WireEntry, ...]) -> None:
     pack = LogPack(first_offset, entries)
     assert decode_log_pack(encode_log_pack(pack)) == pack
@@ -396,13 +375,7 @@ def test_log_packs_round_trip(first_offset: int, entries: tuple[WireEntry, ...])
 @pytest.mark.parametrize("value", [-1, 2**63, 2**64])
 def test_term_of_2_to_63_is_not_encoded(value: int) -> None:
     with pytest.raises(GarlicFarmError, match="2\\^63"):
-        encode_request(
-            messages.RequestVoteRequest(
-                source=1,
-                destination=2,
-                term=value,
-            )
-        )
+        encode_request(messages.RequestVoteRequest(source=1, destination=2, term=value))
 
 
 def test_term_of_2_to_63_is_not_decoded() -> None:

@@ -136,14 +136,7 @@ def test_reply_of_another_kind_is_out_of_turn(answer: wire.Reply, request_: core
 @pytest.mark.parametrize("source", [0, -1])
 def test_request_without_sender_is_refused(source: int) -> None:
     with pytest.raises(GarlicFarmError, match="not the id of a server"):
-        request_from_wire(
-            wire.RequestVoteRequest(
-                source=source,
-                destination=2,
-                term=1,
-            ),
-            1,
-        )
+        request_from_wire(wire.RequestVoteRequest(source=source, destination=2, term=1), 1)
 
 
 def test_configuration_with_repeated_server_is_refused() -> None:

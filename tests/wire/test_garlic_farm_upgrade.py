@@ -403,10 +403,7 @@ def test_server_chooses_first_known_extension() -> None:
 
 @pytest.mark.parametrize(
     ("offered", "agreed"),
-    [
-        (tuple(EXTENSION_SETS), frozenset(Extension)),
-        (("garlicfarm.prevote.v1",), frozenset({Extension.PRE_VOTE})),
-    ],
+    [(tuple(EXTENSION_SETS), frozenset(Extension)), (("garlicfarm.prevote.v1",), frozenset({Extension.PRE_VOTE}))],
 )
 def test_servers_agree_on_common_extensions(offered: tuple[str, ...], agreed: frozenset[Extension]) -> None:
     farm, session, who = Farm(), Session(), caller(offered=offered)

@@ -246,13 +246,7 @@ def test_service_unit_is_found_among_control_groups(lines: tuple[str, ...]) -> N
 
 @each_case(
     "data",
-    [
-        b"a" * (FILE_LIMIT_BYTES + 1),
-        b"\n" * LINES_MAX,
-        b"a = " + b"b" * (VALUE_LIMIT + 1),
-        b"a = \xff",
-        b"a = \0",
-    ],
+    [b"a" * (FILE_LIMIT_BYTES + 1), b"\n" * LINES_MAX, b"a = " + b"b" * (VALUE_LIMIT + 1), b"a = \xff", b"a = \0"],
 )
 @each_case("decode", DECODERS[:5])
 def test_file_beyond_its_bounds_is_refused(decode: Callable[[bytes], object], data: bytes) -> None:

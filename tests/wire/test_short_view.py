@@ -22,11 +22,7 @@ EXAMPLE = ShortView(
     term=3,
     commit_index=812_345,
     leader=3,
-    statuses={
-        **dict.fromkeys((1, 2, 3, 4, 7), MemberStatus.ALIVE),
-        5: MemberStatus.SUSPECT,
-        6: MemberStatus.DEAD,
-    },
+    statuses={**dict.fromkeys((1, 2, 3, 4, 7), MemberStatus.ALIVE), 5: MemberStatus.SUSPECT, 6: MemberStatus.DEAD},
     publishers={"wkq7xjh3r2mq": 3, "abcd2345efgh": None},
 )
 TEXT = (

@@ -19,12 +19,7 @@ from consensus.protocols.zmq_raft.wire.codec import (
     encode_reply,
     encode_request,
 )
-from consensus.protocols.zmq_raft.wire.entries import (
-    configuration_of,
-    entry_frame,
-    entry_frames,
-    read_entries,
-)
+from consensus.protocols.zmq_raft.wire.entries import configuration_of, entry_frame, entry_frames, read_entries
 from consensus.protocols.zmq_raft.wire.frames import (
     DEFAULT_LIMITS,
     MAX_UINT,

@@ -27,14 +27,7 @@ def read_malformed(value: object, limits: FrameLimits = DEFAULT_LIMITS) -> Malfo
     return caught.value.malformed
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        [["1", URL]],
-        [["1", URL, "more"]],
-        [{"id": "1", "url": URL}],
-    ],
-)
+@pytest.mark.parametrize("value", [[["1", URL]], [["1", URL, "more"]], [{"id": "1", "url": URL}]])
 def test_peer_is_pair_or_map(value: object) -> None:
     assert read_peers(value, DEFAULT_LIMITS) == (Peer("1", URL),)
 

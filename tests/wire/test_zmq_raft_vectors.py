@@ -29,12 +29,7 @@ VECTORS: Final = json.loads((Path(__file__).parents[1] / "vectors" / "zmq-raft.j
 PEERS: Final[list[dict[str, Any]]] = VECTORS["peers"]
 CLIENTS: Final[list[dict[str, Any]]] = VECTORS["client_requests"]
 CUT: Final = re.compile(r"([0-9a-f]*)\.\.\.\(([0-9]+) bytes\)")
-NO_MESSAGE: Final = {
-    "unknown 1-byte type",
-    "empty type",
-    "RequestUpdate 4-byte id",
-    "ConfigUpdate 3-byte id",
-}
+NO_MESSAGE: Final = {"unknown 1-byte type", "empty type", "RequestUpdate 4-byte id", "ConfigUpdate 3-byte id"}
 """Malformed messages, which the package ignores."""
 IN_EIGHT_BYTES: Final = "RequestEntries 8-byte uint"
 """A number with trailing zeros. Senders never need them, so the encoder omits them."""

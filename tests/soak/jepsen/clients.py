@@ -225,11 +225,7 @@ class Workload:
         numbers = [first, *(number for number in NUMBERS if number != first)]
         with output.open("wb") as records, log.open("ab") as errors:
             return subprocess.Popen(
-                _kafka("consume", self._job(numbers)),
-                stdin=subprocess.DEVNULL,
-                stdout=records,
-                stderr=errors,
-                cwd=ROOT,
+                _kafka("consume", self._job(numbers)), stdin=subprocess.DEVNULL, stdout=records, stderr=errors, cwd=ROOT
             )
 
     # -- reads ---------------------------------------------------------------------------------------------------------

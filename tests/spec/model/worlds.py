@@ -6,14 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tests.spec.model.actions import Actions, crash_outcomes
-from tests.spec.model.state import (
-    LEADER,
-    Configuration,
-    Node,
-    State,
-    configuration_of,
-    initial_node,
-)
+from tests.spec.model.state import LEADER, Configuration, Node, State, configuration_of, initial_node
 
 
 class Action(NamedTuple):
