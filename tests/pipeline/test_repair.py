@@ -382,7 +382,10 @@ def test_repair_of_lost_record_derives_all_tables_again(output: Path) -> None:
 
 def test_older_watch_without_record_is_refused(watched: Path, tmp_path: Path) -> None:
     output = shutil.copytree(watched, tmp_path / "tables")
-    tables_of(MadeUpLog(entries=two_days().entries[9:]), output, 2, watch=True)
+    # given a last batch without a change of a server: only `watch_state` has it
+    log = MadeUpLog(first_index=10)
+    log.add("configuration", value='{"servers":[]}')
+    tables_of(log, output, 2, watch=True)
     (output / RECORD).unlink()
     remove("watch_state")(output)
     shutil.copytree(watched / "watch_state", output / "watch_state")
