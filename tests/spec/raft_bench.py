@@ -10,7 +10,15 @@ from consensus.core.effects import Effect, Persist, Role, Send
 from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received
 from consensus.core.features import GARLIC_FARM, KRAFT, ZMQ_RAFT, Extensions, Features, LeaderRecords
 from consensus.core.log import describe_entries
-from consensus.core.messages import AppendEntries, AppendReply, Message, RequestVote, VoteReply
+from consensus.core.messages import (
+    AppendEntries,
+    AppendReply,
+    InstallSnapshot,
+    Message,
+    RequestVote,
+    SnapshotReply,
+    VoteReply,
+)
 from consensus.core.model import ORIGIN, Configuration, Entry, HardState, LogId, Server, ServerId
 from consensus.core.options import Options, lan
 from consensus.core.raft import Raft
@@ -23,6 +31,9 @@ HEAD_BYTES = max(row.command_head_bytes for row in (GARLIC_FARM, ZMQ_RAFT, KRAFT
 """Size of a command in the tests, long enough for the log of any protocol."""
 
 ONE, TWO, THREE, FOUR, FIVE = (number for number in range(1, 6))
+
+
+IMAGE = b"0123456789"
 
 
 def group(size: int) -> Configuration:
@@ -178,6 +189,34 @@ class Bench:
         assert isinstance(send.message, AppendReply)
         assert send.message.correlation == self.correlation
         return send.message
+
+    def chunk(
+        self,
+        last: LogId,
+        offset: int = 0,
+        data: bytes = IMAGE,
+        *,
+        done: bool = True,
+        term: int = 9,
+        sender: ServerId = TWO,
+    ) -> list[SnapshotReply]:
+        """Receive a leader's chunk of a snapshot; return the replies of this step."""
+        self.correlation += 1
+        chunk = InstallSnapshot(
+            term=term,
+            leader=sender,
+            last=last,
+            configuration=group(3),
+            offset=offset,
+            data=data,
+            done=done,
+            correlation=self.correlation,
+        )
+        self.receive(sender, chunk)
+        return self.snapshot_replies()
+
+    def snapshot_replies(self) -> list[SnapshotReply]:
+        return [send.message for send in self.all(Send) if isinstance(send.message, SnapshotReply)]
 
     def grant(self, *peers: ServerId, granted: bool = True, term: int | None = None) -> list[Effect]:
         """Receive the peers' replies to the newest vote request."""

@@ -207,15 +207,8 @@ def test_snapshot_chunk_contains_arguments_of_rpc() -> None:
 def test_snapshot_reply_contains_term() -> None:
     """Results: term: currentTerm, for leader to update itself."""
     bench = Bench(1, term=9)
-    bench.receive(
-        TWO,
-        InstallSnapshot(
-            term=8, leader=TWO, last=AT(5, 2), configuration=group(3), offset=0, data=b"", done=True, correlation=77
-        ),
-    )
-    (reply,) = (send.message for send in bench.all(Send))
-    assert isinstance(reply, SnapshotReply)
-    assert (reply.term, reply.correlation) == (9, 77)
+    (reply,) = bench.chunk(AT(5, 2), term=8)
+    assert (reply.term, reply.correlation) == (9, bench.correlation)
     leader = Bench(1).lead()
     leader.receive(TWO, SnapshotReply(term=5, accepted=False, next_offset=0, installed=False, correlation=1))
     assert (leader.about.role, leader.about.term) == (Role.FOLLOWER, 5)

@@ -55,21 +55,9 @@ def test_second_leader_of_term_gets_reply_with_term_zero() -> None:
     assert [send.message for send in bench.all(Send)] == [
         AppendReply(term=0, success=False, next_index=2, correlation=7)
     ]
-    bench.receive(
-        THREE,
-        InstallSnapshot(
-            term=3,
-            leader=THREE,
-            last=AT(9, 2),
-            configuration=group(3),
-            offset=0,
-            data=b"image",
-            done=False,
-            correlation=8,
-        ),
-    )
-    (answer,) = (send.message for send in bench.all(Send))
-    assert answer == SnapshotReply(term=0, accepted=False, next_offset=0, installed=False, correlation=8)
+    (answer,) = bench.chunk(AT(9, 2), done=False, term=3, sender=THREE)
+    refusal = SnapshotReply(term=0, accepted=False, next_offset=0, installed=False, correlation=bench.correlation)
+    assert answer == refusal
 
 
 def test_deposed_leader_gets_later_term_in_each_reply() -> None:
@@ -129,15 +117,11 @@ def test_leader_ignores_reply_from_older_term() -> None:
 
 def test_snapshot_refused_by_state_machine_not_installed() -> None:
     bench = Bench(1, term=3)
-    bench.receive(
-        TWO,
-        InstallSnapshot(
-            term=3, leader=TWO, last=AT(9, 2), configuration=group(3), offset=0, data=b"image", done=True, correlation=7
-        ),
-    )
-    snapshot = SnapshotDescription(AT(9, 2), group(3), 5, 0)
+    bench.chunk(AT(9, 2), term=3)
+    snapshot = SnapshotDescription(AT(9, 2), group(3), 10, 0)
     bench.step(SnapshotChecked(1, snapshot, "of a later version"))
     (answer,) = (send.message for send in bench.all(Send))
-    assert answer == SnapshotReply(term=3, accepted=False, next_offset=0, installed=False, correlation=7)
+    assert answer == SnapshotReply(
+        term=3, accepted=False, next_offset=0, installed=False, correlation=bench.correlation
+    )
     assert (bench.about.snapshot, bench.terms) == (None, [1])
-    assert replace(snapshot) == snapshot

@@ -18,45 +18,18 @@ from consensus.core.events import Persisted, ReadRequested, SnapshotChecked, Sna
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
 from consensus.core.model import Configuration, LogId, SnapshotDescription
 from consensus.core.replication.progress import ProgressState
-from tests.spec.raft_bench import THREE, TWO, Bench, entries_of, group, suffix
-
-IMAGE = b"0123456789"
+from tests.spec.raft_bench import IMAGE, THREE, TWO, Bench, entries_of, group, suffix
 
 
 def description_of(index: int, term: int, configuration: Configuration | None = None) -> SnapshotDescription:
     return SnapshotDescription(LogId(index, term), configuration or group(3), len(IMAGE), 1)
 
 
-def chunk(
-    bench: Bench, last: LogId, offset: int = 0, data: bytes = IMAGE, *, done: bool = True, term: int = 9
-) -> list[SnapshotReply]:
-    """Receive a chunk of the leader, server 2; return the replies of this step."""
-    bench.correlation += 1
-    bench.receive(
-        TWO,
-        InstallSnapshot(
-            term=term,
-            leader=TWO,
-            last=last,
-            configuration=group(3),
-            offset=offset,
-            data=data,
-            done=done,
-            correlation=bench.correlation,
-        ),
-    )
-    return replies(bench)
-
-
-def replies(bench: Bench) -> list[SnapshotReply]:
-    return [send.message for send in bench.all(Send) if isinstance(send.message, SnapshotReply)]
-
-
 def complete_check(bench: Bench, snapshot: SnapshotDescription | None) -> list[SnapshotReply]:
     """Complete the check of the stored chunks on the disk; return the replies of this step."""
     (check,) = bench.all(CheckSnapshot)
     bench.step(SnapshotChecked(check.request_id, snapshot))
-    return replies(bench)
+    return bench.snapshot_replies()
 
 
 def changes(bench: Bench) -> list[object]:
@@ -66,7 +39,7 @@ def changes(bench: Bench) -> list[object]:
 def install_snapshot(bench: Bench, index: int, term: int) -> SnapshotDescription:
     """Install a snapshot sent in one chunk."""
     snapshot = description_of(index, term)
-    assert chunk(bench, snapshot.last) == []
+    assert bench.chunk(snapshot.last) == []
     (reply,) = complete_check(bench, snapshot)
     assert reply.installed
     return snapshot
@@ -149,7 +122,7 @@ def test_append_covered_by_snapshot_acknowledged_when_durable() -> None:
     # Given a follower that installs a snapshot on a slow disk
     bench = Bench(1, 1, term=9, fast=False)
     snapshot = description_of(20, 5)
-    chunk(bench, snapshot.last)
+    bench.chunk(snapshot.last)
     stored = max(persist.number for persist in bench.all(Persist))
     (check,) = bench.all(CheckSnapshot)
     bench.persisted(stored)
@@ -180,7 +153,7 @@ def test_snapshot_completed_after_newer_one_ignored() -> None:
 def test_rule_1_older_term_gets_immediate_reply() -> None:
     """Quote: "1. Reply immediately if term < currentTerm"."""
     bench = Bench(1, 1, term=9)
-    (reply,) = chunk(bench, LogId(5, 2), term=8)
+    (reply,) = bench.chunk(LogId(5, 2), term=8)
     assert (reply.term, reply.accepted) == (9, False)
     assert changes(bench) == []
 
@@ -188,37 +161,37 @@ def test_rule_1_older_term_gets_immediate_reply() -> None:
 def test_rules_2_and_3_chunks_stored_at_their_offsets() -> None:
     """Rules 2 and 3: "Create new snapshot file if first chunk (offset is 0)", "Write data … at given offset"."""
     bench = Bench(1, 1)
-    chunk(bench, LogId(5, 2), 0, b"abc", done=False)
+    bench.chunk(LogId(5, 2), 0, b"abc", done=False)
     assert changes(bench) == [StoreChunk(LogId(5, 2), 0, b"abc")]
-    chunk(bench, LogId(5, 2), 3, b"de", done=False)
+    bench.chunk(LogId(5, 2), 3, b"de", done=False)
     assert changes(bench) == [StoreChunk(LogId(5, 2), 3, b"de")]
 
 
 def test_rule_4_reply_and_wait_for_more_chunks() -> None:
     """Quote: "4. Reply and wait for more data chunks if done is false"."""
     bench = Bench(1, 1)
-    (reply,) = chunk(bench, LogId(5, 2), 0, b"abc", done=False)
+    (reply,) = bench.chunk(LogId(5, 2), 0, b"abc", done=False)
     assert (reply.accepted, reply.next_offset, reply.installed) == (True, 3, False)
     assert bench.about.last == LogId(2, 1)
 
 
 def test_chunk_reply_waits_for_durable_write() -> None:
     bench = Bench(1, 1, fast=False)
-    chunk(bench, LogId(5, 2), 0, b"abc", done=False)
+    bench.chunk(LogId(5, 2), 0, b"abc", done=False)
     (send,) = (send for send in bench.all(Send) if isinstance(send.message, SnapshotReply))
     (persist,) = bench.all(Persist)
     assert send.after == persist.number
-    (reply,) = chunk(bench, LogId(5, 2), 3, b"de", done=False)
+    (reply,) = bench.chunk(LogId(5, 2), 3, b"de", done=False)
     assert (reply.accepted, reply.next_offset) == (False, 3)
     bench.step(Persisted(persist.number))
-    (reply,) = chunk(bench, LogId(5, 2), 3, b"de", done=False)
+    (reply,) = bench.chunk(LogId(5, 2), 3, b"de", done=False)
     assert reply.accepted
 
 
 def test_rule_6_entries_after_known_last_entry_retained() -> None:
     """Quote: "6. If existing log entry has same index and term …, retain log entries following it and reply"."""
     bench = Bench(1, 1, 2, 2, 2)
-    (reply,) = chunk(bench, LogId(3, 2), 0, b"abc", done=False)
+    (reply,) = bench.chunk(LogId(3, 2), 0, b"abc", done=False)
     assert reply.installed, "stored data is not transferred again"
     assert changes(bench) == []
     assert bench.about.last == LogId(5, 2)
@@ -229,11 +202,11 @@ def test_rule_5_older_or_partial_snapshot_discarded() -> None:
     """Quote: "5. Save snapshot file, discard any existing or partial snapshot with a smaller index"."""
     bench = Bench(1, 1)
     install_snapshot(bench, 5, 2)
-    chunk(bench, LogId(7, 2), 0, b"abc", done=False)
+    bench.chunk(LogId(7, 2), 0, b"abc", done=False)
     snapshot = install_snapshot(bench, 9, 3)
     assert Install(snapshot) in changes(bench)
     assert bench.about.snapshot == snapshot
-    (reply,) = chunk(bench, LogId(7, 2), 3, b"de", done=False)
+    (reply,) = bench.chunk(LogId(7, 2), 3, b"de", done=False)
     assert reply.installed, "the log already has all that the partial snapshot covers"
 
 
@@ -244,7 +217,7 @@ def test_rule_7_entire_log_discarded_otherwise() -> None:
     """
     bench = Bench(1, 1, 3, 3, 3, 3)
     snapshot = description_of(4, 4)
-    assert chunk(bench, snapshot.last) == []
+    assert bench.chunk(snapshot.last) == []
     (reply,) = complete_check(bench, snapshot)
     assert reply.installed
     assert Install(snapshot) in changes(bench)
@@ -255,7 +228,7 @@ def test_rule_8_state_machine_and_configuration_reset() -> None:
     """Quote: "8. Reset state machine using snapshot contents (and load snapshot's cluster configuration)"."""
     bench = Bench(1, 1, voters=3)
     snapshot = description_of(10, 4, group(5))
-    chunk(bench, snapshot.last)
+    bench.chunk(snapshot.last)
     complete_check(bench, snapshot)
     assert bench.all(Restore) == [Restore(snapshot)]
     assert bench.about.configuration == group(5)
@@ -264,7 +237,7 @@ def test_rule_8_state_machine_and_configuration_reset() -> None:
 
 def test_installed_snapshot_acknowledged_when_durable() -> None:
     bench = Bench(1, 1, fast=False)
-    chunk(bench, LogId(10, 4))
+    bench.chunk(LogId(10, 4))
     (check,) = bench.all(CheckSnapshot)
     bench.step(SnapshotChecked(check.request_id, description_of(10, 4)))
     (send,) = (send for send in bench.all(Send) if isinstance(send.message, SnapshotReply))
@@ -277,7 +250,7 @@ def test_snapshot_older_than_commit_index_ignored() -> None:
     """Quote: "If … a snapshot that describes a prefix of its log …, entries following the snapshot are still valid"."""
     bench = Bench(1, 1, 2, 2)
     bench.append(9, LogId(4, 2), commit=4)
-    (reply,) = chunk(bench, LogId(3, 2))
+    (reply,) = bench.chunk(LogId(3, 2))
     assert reply.installed
     assert changes(bench) == []
     assert bench.about.last == LogId(4, 2)
@@ -285,34 +258,34 @@ def test_snapshot_older_than_commit_index_ignored() -> None:
 
 def test_wrong_offset_refused_with_expected_one() -> None:
     bench = Bench(1, 1)
-    chunk(bench, LogId(5, 2), 0, b"abc", done=False)
+    bench.chunk(LogId(5, 2), 0, b"abc", done=False)
     for offset in (0, 2, 7):
-        (reply,) = chunk(bench, LogId(5, 2), offset, b"xy", done=False)
+        (reply,) = bench.chunk(LogId(5, 2), offset, b"xy", done=False)
         assert (reply.accepted, reply.next_offset) == (False, 3)
         assert changes(bench) == []
-    (reply,) = chunk(bench, LogId(5, 2), 3, b"de", done=False)
+    (reply,) = bench.chunk(LogId(5, 2), 3, b"de", done=False)
     assert (reply.accepted, reply.next_offset) == (True, 5)
 
 
 def test_chunk_of_other_snapshot_refused_unless_first() -> None:
     bench = Bench(1, 1)
-    chunk(bench, LogId(5, 2), 0, b"abc", done=False)
-    (reply,) = chunk(bench, LogId(7, 2), 3, b"de", done=False)
+    bench.chunk(LogId(5, 2), 0, b"abc", done=False)
+    (reply,) = bench.chunk(LogId(7, 2), 3, b"de", done=False)
     assert (reply.accepted, reply.next_offset) == (False, 0)
-    (reply,) = chunk(bench, LogId(7, 2), 0, b"de", done=False)
+    (reply,) = bench.chunk(LogId(7, 2), 0, b"de", done=False)
     assert (reply.accepted, reply.next_offset) == (True, 2)
 
 
 def test_new_leader_restarts_transfer() -> None:
     bench = Bench(1, 1)
-    chunk(bench, LogId(5, 2), 0, b"abc", done=False)
-    (reply,) = chunk(bench, LogId(5, 2), 3, b"de", done=False, term=10)
+    bench.chunk(LogId(5, 2), 0, b"abc", done=False)
+    (reply,) = bench.chunk(LogId(5, 2), 3, b"de", done=False, term=10)
     assert (reply.accepted, reply.next_offset) == (False, 0)
 
 
 def test_chunks_with_wrong_checksum_dropped() -> None:
     bench = Bench(1, 1)
-    chunk(bench, LogId(5, 2))
+    bench.chunk(LogId(5, 2))
     (reply,) = complete_check(bench, None)
     assert (reply.accepted, reply.next_offset) == (False, 0)
     assert bench.about.last == LogId(2, 1)
@@ -321,11 +294,11 @@ def test_chunks_with_wrong_checksum_dropped() -> None:
 
 def test_snapshot_checked_after_leader_change_not_installed() -> None:
     bench = Bench(1, 1)
-    chunk(bench, LogId(5, 2))
+    bench.chunk(LogId(5, 2))
     (check,) = bench.all(CheckSnapshot)
     bench.append(10, LogId(2, 1), sender=THREE)
     bench.step(SnapshotChecked(check.request_id, description_of(5, 2)))
-    (reply,) = replies(bench)
+    (reply,) = bench.snapshot_replies()
     assert not reply.accepted
     assert bench.about.last == LogId(2, 1)
 
@@ -448,6 +421,6 @@ def test_replaced_snapshot_restarts_transfer() -> None:
 def test_leader_never_installs_snapshot() -> None:
     bench = Leading()
     assert bench.is_(Role.LEADER)
-    (reply,) = chunk(bench, LogId(50, 3), term=3)
+    (reply,) = bench.chunk(LogId(50, 3), term=3)
     assert not reply.accepted
     assert bench.is_(Role.LEADER)

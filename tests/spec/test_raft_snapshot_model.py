@@ -6,9 +6,9 @@ The model is a file: each stored chunk is written at its offset, and an installe
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consensus.core.effects import CheckSnapshot, Install, Persist, Send, StoreChunk
+from consensus.core.effects import CheckSnapshot, Install, Persist, StoreChunk
 from consensus.core.events import SnapshotChecked
-from consensus.core.messages import InstallSnapshot, SnapshotReply
+from consensus.core.messages import SnapshotReply
 from consensus.core.model import LogId, ServerId, SnapshotDescription
 from tests.spec.raft_bench import THREE, TWO, Bench, group
 
@@ -36,20 +36,7 @@ def test_complete_image_of_one_leader_installed(
         term, leader, last = name
         image = IMAGES[name]
         data, done = image[offset : offset + length], offset + length >= len(image)
-        bench.correlation += 1
-        bench.receive(
-            leader,
-            InstallSnapshot(
-                term=term,
-                leader=leader,
-                last=last,
-                configuration=group(3),
-                offset=offset,
-                data=data,
-                done=done,
-                correlation=bench.correlation,
-            ),
-        )
+        bench.chunk(last, offset, data, done=done, term=term, sender=leader)
         while True:
             for persist in bench.all(Persist):
                 match persist.snapshot:
@@ -61,8 +48,7 @@ def test_complete_image_of_one_leader_installed(
                         installed.append(snapshot)
                     case _:
                         pass
-            replies = [send.message for send in bench.all(Send) if isinstance(send.message, SnapshotReply)]
-            if replies:
+            if replies := bench.snapshot_replies():
                 assert len(replies) == 1, "one reply per chunk"
                 return replies[0]
             (check,) = bench.all(CheckSnapshot)
