@@ -101,8 +101,8 @@ class MadeRanges:
 
     def status(self, cluster: str | None = None, *, of_all: bool = False) -> LogStatus:
         """Return the range of the log."""
-        del cluster, of_all
-        return LogStatus(_cluster(self._number), 1, _ends()[self._periods - 1])
+        del of_all
+        return LogStatus(cluster or _cluster(self._number), 1, _ends()[self._periods - 1])
 
     def oldest(self, cluster: str) -> int:
         """Return the first index."""
@@ -155,7 +155,11 @@ class MadeFarms:
         """Add a reporting period to each log."""
         self._periods += 1
         places = (Place(f"farm-{number}", MadeRanges(number, self._periods)) for number in range(self._count))
-        logs = (SelectedLog(place, place.ranges.status(), 1) for place in places)
+        logs = (
+            # Like `FarmLog`, a later reply contains the text of the first one.
+            SelectedLog(place, place.ranges.status(cluster), 1)
+            for place, cluster in zip(places, self._logs or [None] * self._count, strict=True)
+        )
         self._logs = {log.status.cluster: log for log in logs}
 
     def poll(self, next_entries: Mapping[str, int], *, thorough: bool) -> dict[str, SelectedLog]:

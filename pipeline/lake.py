@@ -159,16 +159,16 @@ class Lake:
         """
         ranges = _ranges_of(outcome)
         self._notes.begin(batch, ranges)
-        self._update_current(outcome, batch)
-        _release_memory(ranges)
+        self._update_current(outcome, batch, ranges)
         derived = self._note(LOG, batch, outcome.rows.get(WINDOWS))
         self._append_ranges(outcome, batch, ranges)
         for name, table in self._base.items():
+            _release_memory(ranges)
             table.append(LOG, batch, outcome.rows.get(ROWS + name), outcome.files.get(name, ()))
         if self._watching is not None:
             changes = self._watching.changes(LOG, batch, outcome.rows.get(SEEN))
             self._watching.transitions.append(LOG, batch, changes if changes.num_rows else None)
-            self._current.take(LOG, batch, [("watched", changes)])
+            self._current.take(LOG, batch, "watched", changes)
             self._watching.keep(LOG, batch)
         self._notes.end(batch, self._committed(), derived)
         self._upkeep.after_batch(self._all(), self._limit_comparison)
@@ -176,7 +176,9 @@ class Lake:
 
     def show_newest(self, entries: Iterable[pa.RecordBatch]) -> None:
         """Show some entries of the next batch in the current state, except in `current_farm`."""
-        self._current.show(self._last_known(newest_rows(self.plan, entries)))
+        outcome = newest_rows(self.plan, entries)
+        for name in outcome.current():
+            self._current.show(name, self._last_rows(outcome, name))
 
     def _append_ranges(self, outcome: Outcome, batch: int, ranges: Mapping[str, Range]) -> None:
         if RANGES in outcome.rows:
@@ -199,19 +201,22 @@ class Lake:
         farms = self._current.rows("farm").to_pylist()
         self._ranges.append(UPKEEP, batch, limit_rows(RangeKind.DROPPED, farms, batch, dropped_through.date()))
 
-    def _update_current(self, outcome: Outcome, batch: int) -> None:
-        self._current.take(LOG, batch, self._last_known(outcome))
+    def _update_current(self, outcome: Outcome, batch: int, ranges: Mapping[str, Range]) -> None:
+        for name in outcome.current():
+            # The rows of one part are released before the next one is read.
+            self._current.take(LOG, batch, name, self._last_rows(outcome, name))
+            _release_memory(ranges)
         if FARMS in outcome.rows:
             farms = outcome.rows[FARMS]
             counted = farms.append_column(BATCH, pa.repeat(pa.scalar(batch, pa.int64()), farms.num_rows))
-            self._current.take(LOG, batch, [("farm", counted)])
+            self._current.take(LOG, batch, "farm", counted)
 
-    def _last_known(self, outcome: Outcome) -> Iterator[tuple[str, pa.Table]]:
-        """Yield the last rows of servers, destinations and masters; the names of these are stored before them."""
-        for name, rows in outcome.of(LAST):
-            if name in _NAMED:
-                self._remember(rows, _NAMED[name])
-            yield name, rows
+    def _last_rows(self, outcome: Outcome, name: str) -> pa.Table:
+        """Return the last rows of servers, destinations or masters; the names of these are stored first."""
+        rows = outcome.rows[LAST + name]
+        if name in _NAMED:
+            self._remember(rows, _NAMED[name])
+        return rows
 
     def _remember(self, rows: pa.Table, named: str) -> None:
         new = rows.filter(pc.invert(pc.is_in(rows.column(named), self._named)))

@@ -432,7 +432,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return tasks that cover [start, end), from these two alone: a repeated batch is planned like the first."""
-        start, end = self._offsets.loaded(start), self._offsets.loaded(end)
+        start, end = self._offsets.changed(start, end)
         begins = end.get("begins", {})
         ranges: dict[str, tuple[int, int]] = {}
         for cluster, stop in end["farms"].items():

@@ -28,6 +28,10 @@ class WholeOffsets:
         """Return the offset with all farms, from the form in the checkpoint. Raise FarmLogError."""
         return offset
 
+    def changed(self, start: Offset, end: Offset) -> tuple[Offset, Offset]:
+        """Return the offsets with the farms of a batch; they may lack farms without new entries. Raise FarmLogError."""
+        return start, end
+
 
 def entries_before(offset: Mapping[str, Any]) -> int:
     """Return the number of the entries before an offset, also of entries that were never read."""

@@ -306,7 +306,9 @@ def _damaged(path: Output, error: Exception) -> TableDamagedError:
 
 def _through(noted: _Noted) -> dict[str, int]:
     """Return the last index of each farm at the end of the begun batch."""
-    return _indexes(noted.through) | {farm: each.last for farm, each in _ranges(noted.ranges).items()}
+    through = _indexes(noted.through)
+    through.update((farm, each.last) for farm, each in _ranges(noted.ranges).items())
+    return through
 
 
 def _json(entries: Mapping[str, Range] | Mapping[str, int]) -> Raw:

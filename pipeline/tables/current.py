@@ -17,7 +17,7 @@ row remains. A row about missing reports lacks an index, and a correction of log
 back.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -87,16 +87,14 @@ class CurrentState:
         """Return all tables."""
         return [each.table for each in self._tables.values()]
 
-    def take(self, query: str, batch: int, found: Iterable[tuple[str, pa.Table]]) -> None:
+    def take(self, query: str, batch: int, name: str, rows: pa.Table) -> None:
         """Apply the last rows of a batch; each replaces the stored row with its key, unless the stored row is newer."""
-        for name, rows in found:
-            if rows.num_rows and self._tables[name].table.known_batch(query) < batch:
-                self._apply(name, rows, [(query, batch)])
+        if rows.num_rows and self._tables[name].table.known_batch(query) < batch:
+            self._apply(name, rows, [(query, batch)])
 
-    def show(self, found: Iterable[tuple[str, pa.Table]]) -> None:
+    def show(self, name: str, rows: pa.Table) -> None:
         """Apply the last rows of a part of the next batch."""
-        for name, rows in found:
-            self._apply(name, rows, [])
+        self._apply(name, rows, [])
 
     def _apply(self, name: str, rows: pa.Table, batches: Sequence[tuple[str, int]]) -> None:
         table = self._tables[name]
@@ -114,10 +112,12 @@ def last_rows(rows: pa.Table, keys: Sequence[str], order: str | None = "index") 
     """Return the row with the highest `order` for each combination of keys; of several, or without it, the last."""
     if rows.num_rows <= 1:
         return rows
-    in_order = rows if order is None else rows.take(pc.sort_indices(rows, sort_keys=[(order, "ascending")]))
-    placed = in_order.select(list(keys)).append_column("_place", pa.array(range(rows.num_rows), pa.int64()))
+    # With positions, only the remaining rows are copied with all columns.
+    positions = pa.array(range(rows.num_rows), pa.int64())
+    in_order = positions if order is None else pc.sort_indices(rows, sort_keys=[(order, "ascending")])
+    placed = rows.select(list(keys)).take(in_order).append_column("_place", positions)
     last = placed.group_by(list(keys), use_threads=False).aggregate([("_place", "max")])
-    return in_order.take(last.column("_place_max").sort())
+    return rows.take(in_order.take(last.column("_place_max").sort()))
 
 
 def read(output: Output, table: str) -> list[dict[str, Any]]:

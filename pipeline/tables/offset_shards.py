@@ -14,7 +14,7 @@ offset is returned, so a repeated batch finds it. Shards that no offset of the c
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
@@ -70,14 +70,22 @@ class OffsetShards(WholeOffsets):
 
     def loaded(self, offset: Offset) -> Offset:
         """Return the whole offset. Raise FarmLogError if a shard is missing or damaged."""
+        return self._without(offset, frozenset())
+
+    def changed(self, start: Offset, end: Offset) -> tuple[Offset, Offset]:
+        """Return both offsets without the shards that they have in common. Raise FarmLogError."""
+        common = frozenset(start.get("shards", ())) & frozenset(end.get("shards", ()))
+        return self._without(start, common), self._without(end, common)
+
+    def _without(self, offset: Offset, omitted: Collection[str]) -> Offset:
         if "shards" not in offset:
             return offset
         names = tuple(offset["shards"])
         contents = [self._known[name] if name in self._known else self._read(name) for name in names]
         self._remember(names, contents)
         whole: Offset = {"farms": {}}
-        for content in contents:
-            for part, values in msgspec.json.decode(content).items():
+        for name, content in zip(names, contents, strict=True):
+            for part, values in msgspec.json.decode(content).items() if name not in omitted else ():
                 whole.setdefault(part, {}).update(values)
         return whole
 

@@ -106,9 +106,9 @@ class Outcome:
     rows: Mapping[str, pa.Table]
     files: Mapping[str, Sequence[DataFile]] = field(default_factory=dict)
 
-    def of(self, prefix: str) -> Iterator[tuple[str, pa.Table]]:
-        """Yield the rows under names with this prefix, with the remaining name."""
-        return ((name.removeprefix(prefix), self.rows[name]) for name in self.rows if name.startswith(prefix))
+    def current(self) -> list[str]:
+        """Return the parts of the current state with last rows."""
+        return [name.removeprefix(LAST) for name in self.rows if name.startswith(LAST)]
 
     def count(self, table: str) -> int:
         """Return the number of rows of a base table, in memory and in files."""

@@ -64,8 +64,9 @@ def without_records(output: Path) -> None:
 
 
 def write_current_state(output: Path, batch: int, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    found = ((name, rows_of(SCHEMAS[name], given)) for name, given in rows.items())
-    CurrentState(output).take(LOG, batch, found)
+    state = CurrentState(output)
+    for name, given in rows.items():
+        state.take(LOG, batch, name, rows_of(SCHEMAS[name], given))
 
 
 def tables_of(log: MadeUpLog, output: Path, batch: int = 0, *, gold: Gold | None = None, **options: Any) -> Outcome:

@@ -406,21 +406,21 @@ def test_current_state_ignores_older_row_and_repeated_batch(tmp_path: Path) -> N
     assert farm["entries"] is None
 
 
-def entries_read(count: int) -> list[tuple[str, pa.Table]]:
-    return [("farm", rows_of(SCHEMAS["farm"], [{"index": count, "entries": count}]))]
+def entries_read(count: int) -> tuple[str, pa.Table]:
+    return "farm", rows_of(SCHEMAS["farm"], [{"index": count, "entries": count}])
 
 
 def test_batch_of_current_state_by_two_writers_counts_once(tmp_path: Path) -> None:
     one = CurrentState(tmp_path)
-    one.take(LOG, 0, entries_read(10))
+    one.take(LOG, 0, *entries_read(10))
     other = CurrentState(tmp_path)
-    other.take(LOG, 0, entries_read(10))
+    other.take(LOG, 0, *entries_read(10))
     # Both have read batch 0. The second writer must not add batch 1 to rows that contain it.
-    one.take(LOG, 1, entries_read(20))
+    one.take(LOG, 1, *entries_read(20))
     with pytest.raises(OvertakenError, match="current_farm was written by another process"):
-        other.take(LOG, 1, entries_read(20))
-    other.take(LOG, 1, entries_read(20))
-    other.take(LOG, 2, entries_read(5))
+        other.take(LOG, 1, *entries_read(20))
+    other.take(LOG, 1, *entries_read(20))
+    other.take(LOG, 2, *entries_read(5))
     assert [each["entries"] for each in read(tmp_path, "farm")] == [35]
 
 
@@ -428,9 +428,9 @@ def test_first_batch_of_two_writers_counts_once(tmp_path: Path) -> None:
     one, other = CurrentState(tmp_path), CurrentState(tmp_path)
     for table in other.tables():
         assert table.known_batch(LOG) == -1
-    one.take(LOG, 0, entries_read(10))
+    one.take(LOG, 0, *entries_read(10))
     with pytest.raises(OvertakenError):
-        other.take(LOG, 0, entries_read(10))
+        other.take(LOG, 0, *entries_read(10))
     assert [each["entries"] for each in read(tmp_path, "farm")] == [10]
 
 
@@ -525,8 +525,8 @@ def test_state_in_files_by_farm_equals_state_in_one_file(
             if random.random() < 0.2:
                 DeltaTable(output / "current_routers").optimize.compact()
             if random.random() < 0.2:
-                state.show([("routers", found)])
-            state.take(LOG, batch, [("routers", found)])
+                state.show("routers", found)
+            state.take(LOG, batch, "routers", found)
         return state.rows("routers").sort_by([("farm", "ascending"), ("server_id", "ascending")])
 
     whole = write(tmp_path / "whole")

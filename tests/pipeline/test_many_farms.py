@@ -515,6 +515,9 @@ def test_offset_of_many_farms_is_names_of_unchanged_shards(tmp_path: Path, monke
     assert OffsetShards(tmp_path / "checkpoint").stored(many) == stored
     moved = shards.stored({**many, "farms": {**many["farms"], "1".ljust(32, "0"): 8}})
     assert len({*moved["shards"]} - {*stored["shards"]}) == 1
+    # The plan of a batch decodes only the shards with new entries.
+    changed = [[*each["farms"]] for each in shards.changed(stored, moved)]
+    assert changed == [[farm for farm in sorted(many["farms"]) if farm.startswith("1")]] * 2
     assert (stored["begun"], moved["read"] - stored["read"]) == (2, 1)
 
 

@@ -62,7 +62,7 @@ def watch_batch(output: Path, batch: int, rows: Iterable[Row]) -> list[Row]:
     watching = Watching(output, PERIODS_MS)
     changes = watching.changes(LOG, batch, table(rows))
     watching.transitions.append(LOG, batch, changes if changes.num_rows else None)
-    CurrentState(output).take(LOG, batch, [("watched", changes)])
+    CurrentState(output).take(LOG, batch, "watched", changes)
     watching.keep(LOG, batch)
     return list(changes.to_pylist())
 
