@@ -53,6 +53,7 @@ from pipeline.source.kafka import (
     await_same_farm,
     kafka_stream,
     refuse_other_farm,
+    refuse_unknown_topic,
 )
 from pipeline.source.log_client import FarmLogError, FarmSilentError, shortened
 from pipeline.source.offsets import entries_between
@@ -351,6 +352,7 @@ def start_query(
     writes: WriteBatch = write
     if entries is None and SERVERS in settings.source:
         farm = refuse_other_farm(session, settings.source, lake.farms, settings.interrupt.check)
+        refuse_unknown_topic(session, settings.source, settings.interrupt.check)
         entries = kafka_stream(session, settings.source, farm, lake.first_entries.get(farm))
         writes = _while_farm(session, settings, farm, write)
     found = found_in_log(session, source, lake.plan) if entries is None else found_in_rows(entries, lake.plan)

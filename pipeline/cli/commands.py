@@ -213,7 +213,7 @@ def run(*, place: LogPlace, engine: Engine, alerts: AlertPlace | None, **options
 
     with reported_errors(line, endless=not options.once), ExitStack() as held:
         source = {"start": options.start, **place.options(), "maxEntriesPerBatch": str(options.entries_per_batch)}
-        for package in place.packages():
+        for package in engine.fetched(place):
             line.print_line(
                 f"Spark takes {package} from its cache, or from Maven's repository if this is the first time"
             )

@@ -31,7 +31,7 @@ from pipeline.spark.failures import reason_of
 from pipeline.spark.java import NoJavaError
 from pipeline.spark.scratch import ScratchError
 from pipeline.spark.session import open_session
-from pipeline.spark.settings import MASTER, PREFIX, operator_settings
+from pipeline.spark.settings import MASTER, PREFIX, operator_settings, without_jars
 from pipeline.spark.versions import VersionError, refuse_unsupported
 from pipeline.tables.files import TableDamagedError
 
@@ -77,6 +77,10 @@ class Engine:
         if isinstance(place, Topic):
             raise click.UsageError(f"--kafka needs a local or shared directory, and --output is {output}")
         return self if self.name or self.master or self.conf else replace(self, name=LOCAL)
+
+    def fetched(self, place: LogPlace) -> list[str]:
+        """Return the Maven coordinates of jars that Spark fetches for a place."""
+        return without_jars(operator_settings(os.environ, self.conf), place.packages())
 
     def opened(self, place: LogPlace, entries: int = 0) -> AbstractContextManager[SparkSession | None]:
         """Open Spark's session; there is none if this process does the work. Raise FarmLogError, NoJavaError."""

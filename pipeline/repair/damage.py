@@ -23,7 +23,7 @@ from pipeline.output.buckets import Output
 from pipeline.repair.checkpoint import checkpoint_fault
 from pipeline.repair.record import COUNTED, CURRENT_FROM_BASE, REPAIRABLE, WATCH, Record, lost_files, record_of
 from pipeline.tables.batch_notes import BatchNotes, Range
-from pipeline.tables.delta import StoredFile, Table, TableSpec
+from pipeline.tables.delta import NOTHING_COMMITTED, StoredFile, Table, TableSpec
 from pipeline.tables.files import DAY, TableDamagedError, read_file
 from pipeline.tables.ranges import LOG_NAME, RangeKind
 from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC
@@ -104,7 +104,11 @@ def examine(output: Output) -> Damage:
         if (output / spec.name).exists() and spec.name not in record.tables:
             unreadable.append(spec)
             continue
-        table = record.tables.get(spec.name) or Table(output, spec, is_checked=False)
+        table = record.tables.get(spec.name)
+        if table is None:
+            if not record.fault and notes.batch_of(spec.name) != NOTHING_COMMITTED:
+                inexact.append(spec)
+            continue
         lost = lost_files(table)
         readable = [file for file in table.files() if file not in lost]
         if lost:
@@ -175,8 +179,8 @@ def _lacks_data(table: Table, last: int) -> bool:
 def _events_fault(output: Output) -> str:
     """Return the fault of the table `events`."""
     notes = BatchNotes(output, EVENTS)
-    if notes.is_empty and not (output / EVENTS).exists():
-        return ""
+    if not (output / EVENTS).exists():
+        return "" if notes.is_empty else "it is missing"
     try:
         table = Table(output, EVENTS_SPEC, is_checked=False)
     except TableDamagedError:

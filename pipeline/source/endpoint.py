@@ -132,7 +132,7 @@ class _PinnedConnection(http.client.HTTPConnection):
             self.close()
             raise RefusedError(
                 f"shows an unpinned certificate ({shown.hex()[:16]}…): if it is your node, add its control.crt to the"
-                " file of --certificate",
+                " certificate file",
             )
 
 
@@ -151,7 +151,7 @@ class Endpoint:
         if url.hostname is None or url.port is None:
             raise ValueError("an address of TCP is https://HOST:PORT")
         if not credentials.fingerprints or not credentials.token:
-            raise RefusedError("TCP needs a token and a certificate: --token-file and --certificate")
+            raise RefusedError("TCP needs a token file and a certificate file: name them for this farm")
         self._connection = _PinnedConnection(url.hostname, url.port, credentials.fingerprints, patience_s)
         self._headers["Authorization"] = f"Bearer {credentials.token}"
 

@@ -142,7 +142,11 @@ class FarmDataSource(DataSource):
             option = self.options.get("committedThrough")
             through = None if option is None else self._positive("committedThrough", 1)
             return OneFarm(Place(None, DirectoryRanges(Path(directory), through), start))
-        return OneFarm(Place(None, NodeRanges(addresses, credentials_of(self.options), page_size), start))
+
+        def of_nodes() -> Place:
+            return Place(None, NodeRanges(addresses, credentials_of(self.options), page_size), start)
+
+        return OneFarm(of_nodes(), of_nodes)
 
     def _start(self) -> str:
         start = str(self.options.get("start", OLDEST))

@@ -224,10 +224,14 @@ class StreamFarms(Protocol):
 
 
 class OneFarm:
-    """A single farm, named by the options themselves. Any error of it ends the reading."""
+    """A single farm, named by the options themselves. Any error of it ends the reading.
 
-    def __init__(self, place: Place) -> None:
+    `load`: returns its place with the present credentials, which are read again after a refusal.
+    """
+
+    def __init__(self, place: Place, load: Callable[[], Place] | None = None) -> None:
         self._place = place
+        self._load = load
         self._first_log: SelectedLog | None = None
 
     @property
@@ -248,10 +252,16 @@ class OneFarm:
         if len(next_entries) > 1:
             raise FarmLogError(f"the tables contain {len(next_entries)} farms: name them all with --farms")
         cluster = next(iter(next_entries), None)
-        if self._first_log is None:
-            log = self._first_log = _poll_first(self._place, cluster, next_entries, of_all=thorough)
-        else:
-            log = _poll_again(self._first_log, next_entries, of_all=thorough)
+        try:
+            if self._first_log is None:
+                log = self._first_log = _poll_first(self._place, cluster, next_entries, of_all=thorough)
+            else:
+                log = _poll_again(replace(self._first_log, place=self._place), next_entries, of_all=thorough)
+        except FarmRefusedError:
+            # An operator may have corrected the files.
+            with suppress(FarmLogError):
+                self._place = self._place if self._load is None else self._load()
+            raise
         return {log.status.cluster: log}
 
     def removed_clusters(self, clusters: Collection[str]) -> frozenset[str]:

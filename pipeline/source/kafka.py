@@ -197,6 +197,12 @@ def cluster_of(session: SparkSession, options: Mapping[str, str], check: Callabl
     return str(_requested(session, options, lambda _, admin: admin.describeCluster().clusterId(), check))
 
 
+def refuse_unknown_topic(session: SparkSession, options: Mapping[str, str], check: Callable[[], None] = ignore) -> None:
+    """Raise FarmLogError if the brokers do not have the topic. Spark's connector would wait a minute for it."""
+    topic = options_of(options)[TOPIC_OPTION]
+    _requested(session, options, lambda _, admin: admin.describeTopics([topic]).allTopicNames(), check)
+
+
 def _requested(
     session: SparkSession,
     options: Mapping[str, str],

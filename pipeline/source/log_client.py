@@ -228,12 +228,12 @@ class _Failures:
         # The system also refuses the control socket of another user.
         if self._errors and all(isinstance(error, PermissionError) for error in self._errors.values()):
             return FarmRefusedError(
-                f"each node refuses the request ({self}): correct --token-file and --certificate, or run this command"
-                " as the user of the node"
+                f"each node refuses the request ({self}): correct the files of the farm's token and certificate, or run"
+                " this command as the user of the node"
             )
         hint = f" To read another farm: {OTHER_CLUSTER}." if any(foreign) else ""
         return FarmSilentError(
-            f"no node's control endpoint answered ({self}); is the farm running? Name another with --node.{hint}"
+            f"no node's control endpoint answered ({self}); is the farm running? Name another node of it.{hint}"
         )
 
 

@@ -92,7 +92,7 @@ def fetching(given: Mapping[str, str], packages: Iterable[str], repositories: Pa
 
     `repositories`: the file for Ivy, unless an operator sets one.
     """
-    missing = [each for each in packages if each.split(":")[1] not in given.get("spark.jars", "")]
+    missing = without_jars(given, packages)
     if not missing:
         return {}
     names = [each for each in given.get("spark.jars.packages", "").split(",") if each]
@@ -100,6 +100,11 @@ def fetching(given: Mapping[str, str], packages: Iterable[str], repositories: Pa
     if repositories is not None and IVY_SETTINGS not in given:
         found[IVY_SETTINGS] = str(repositories)
     return found
+
+
+def without_jars(given: Mapping[str, str], packages: Iterable[str]) -> list[str]:
+    """Return the Maven coordinates whose jars `spark.jars` does not name."""
+    return [each for each in packages if each.split(":")[1] not in given.get("spark.jars", "")]
 
 
 def _of_arguments(arguments: list[str]) -> dict[str, str]:

@@ -113,7 +113,10 @@ class Table:
     """A table that this process writes; it is created if missing, and widened if it lacks a column."""
 
     def __init__(self, output: Output, spec: TableSpec, *, is_checked: bool = True) -> None:
-        """Raise TableDamagedError; `is_checked` is False for a repair, which opens a table without some of its rows."""
+        """Raise TableDamagedError.
+
+        `is_checked` is False for a repair. It opens a table that lacks rows, and does not change it before a commit.
+        """
         self.spec = spec
         self._schema = _delta_schema(spec.schema)
         self.root = output / spec.name
@@ -124,9 +127,9 @@ class Table:
         with _naming_table_in_errors(self.root):
             found = _repeated(lambda: _opened(self.root))
             self._delta = found or _created(self.root, spec)
-            before = NOTHING_COMMITTED if found is None else self._delta.version()
-            self._adapt()
-            self._sync_after(before)
+            self._is_adapted = False
+            if found is None or is_checked:
+                self._adapt(NOTHING_COMMITTED if found is None else self._delta.version())
         if is_checked:
             _refuse_lost_rows(self.root, self._recorded_rows(), self.files())
 
@@ -228,6 +231,8 @@ class Table:
         *,
         is_recounted: bool = False,
     ) -> None:
+        with _naming_table_in_errors(self.root):
+            self._adapt(self._delta.version())
         now_ms, before = time.time_ns() // 1_000_000, self._delta.version()
         rows = _rows_of(self.files()) if is_recounted else self._recorded_rows()
         transactions = [*transactions, Transaction(HELD, rows + _rows_of(added) - _rows_of(removed))]
@@ -322,8 +327,10 @@ class Table:
                 )
         self._known = known
 
-    def _adapt(self) -> None:
-        """Add missing columns and other properties to a table of an earlier version."""
+    def _adapt(self, before: int) -> None:
+        """Add missing columns and properties to a table of an earlier version; sync the commits after `before`."""
+        if self._is_adapted:
+            return
         has = {each.name for each in self._delta.schema().fields}
         lacking = [each for each in self._schema.fields if each.name not in has]
         if lacking:
@@ -331,6 +338,8 @@ class Table:
             self._delta.alter.add_columns(columns, post_commithook_properties=NO_UPKEEP)
         if _properties(self.spec).items() - self._delta.metadata().configuration.items():
             self._delta.alter.set_table_properties(_properties(self.spec), post_commithook_properties=NO_UPKEEP)
+        self._sync_after(before)
+        self._is_adapted = True
 
 
 class StoredTables:

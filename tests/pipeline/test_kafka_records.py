@@ -28,6 +28,7 @@ from pipeline.source import kafka
 from pipeline.source.kafka import (
     MOST_OFFSETS,
     SERVERS,
+    TOPIC,
     await_same_farm,
     connector,
     options_of,
@@ -234,6 +235,18 @@ def test_refusal_of_broker_is_not_retried(texts: tuple[str, ...], remedy: str) -
     assert (isinstance(refused.value, FarmSilentError), lines) == (False, [])
     # An error of the tasks is reported with the same remedy.
     assert remedy in reason_of("\n".join(("Job aborted", *(f"Caused by: {each}" for each in texts))))
+
+
+def test_run_over_unknown_topic_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    session = MagicMock()
+    client = session._jvm.org.apache.kafka.clients.admin.AdminClient.create.return_value
+    error = JavaError("ExecutionException: it failed", f"{ERRORS}UnknownTopicOrPartitionException: no")
+    client.describeTopics.return_value.allTopicNames.return_value.get.side_effect = Py4JJavaError("", error)
+    monkeypatch.setattr(kafka, "cluster_of", lambda *_: FARM)
+    with pytest.raises(FarmLogError, match=r"the topic at a:1 cannot be read: .*subscribe=TOPIC"):
+        start_query(session, RunSettings(tmp_path, {SERVERS: "a:1"}), available_now=True)
+    client.describeTopics.assert_called_once_with([TOPIC])
+    session.readStream.format.assert_not_called()
 
 
 @each_case(

@@ -105,7 +105,7 @@ def test_unreadable_control_socket_is_refusal(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_tcp_without_credentials_is_refusal() -> None:
-    with pytest.raises(FarmRefusedError, match="TCP needs a token and a certificate"):
+    with pytest.raises(FarmRefusedError, match="TCP needs a token file and a certificate file"):
         FarmLog(("https://host:1",)).statuses()
 
 
@@ -119,7 +119,7 @@ def test_refusal_ends_run_at_start_and_later_after_wait(tmp_path: Path, monkeypa
     monkeypatch.setattr(Endpoint, "_exchange", exchange)
     with serve_log(log, tmp_path / "one.sock") as address:
         stream = stream_of(address)
-        with pytest.raises(FarmLogError, match=r"each node refuses the request .*status 401.*--token-file"):
+        with pytest.raises(FarmLogError, match=r"each node refuses the request .*status 401.*token and certificate"):
             stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
         is_refused[0] = False
         start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())

@@ -36,7 +36,7 @@ from pipeline.run import ProblemReports, _entries_per_s, places, removed_in
 from pipeline.schemas import ENTRIES
 from pipeline.source import farm, farms, log_client
 from pipeline.source.events import FarmEventsStreamReader
-from pipeline.source.farm import FarmDataSource, FarmStreamReader
+from pipeline.source.farm import FarmDataSource, FarmStreamReader, Task
 from pipeline.source.farms import ManyFarms, Unread
 from pipeline.source.log_client import SHOWN_MAX, FarmLog, FarmLogError, FarmRefusedError, FarmSilentError, LogStatus
 from pipeline.source.offsets import WHOLE_FARMS, Offset
@@ -664,6 +664,32 @@ def test_corrected_credentials_of_refused_farm_are_read(tmp_path: Path, monkeypa
     ranges = found.places(frozenset({"one"}))["one"].ranges
     assert isinstance(ranges, NodeRanges)
     assert ranges._log.credentials.token == token[0]
+
+
+def test_corrected_token_of_only_farm_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, accepted = tmp_path / "token", ["first"]
+    file.write_text("first")
+
+    def status(log: FarmLog, *_: object) -> LogStatus:
+        if log.credentials.token != accepted[-1]:
+            raise FarmRefusedError("status 401")
+        return LogStatus("one", 1, 5)
+
+    monkeypatch.setattr(FarmLog, "status", status)
+    monkeypatch.setattr(FarmLog, "statuses", lambda log, *_: [status(log)])
+    stream = FarmDataSource({"node": "https://host:1", "tokenFile": str(file)}).streamReader(ENTRIES)
+    start = stream.latestOffset(stream.initialOffset(), ALL)
+    accepted.append("second")
+    assert stream.latestOffset(start, ALL) == start
+    file.write_text("second")
+    assert stream.latestOffset(start, ALL) == start
+    monkeypatch.setattr(log_client, "SILENCE_SECONDS", -1.0)
+    assert stream.latestOffset(start, ALL) == start
+    (task,) = stream.partitions({"farms": {}}, start)
+    assert isinstance(task, Task)
+    ranges = task.pieces[0].ranges
+    assert isinstance(ranges, NodeRanges)
+    assert ranges._log.credentials.token == accepted[-1]
 
 
 def test_farms_with_equal_files_share_credentials(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pipeline.cli.queries import query
 from pipeline.cli.repair import repair as repair_command
 from pipeline.gold.answers import answer_sql
 from pipeline.gold.tables import SPECS, WINDOWS_SPEC, Gold
-from pipeline.lake import EventsTable, Lake
+from pipeline.lake import LOCK_FILE, EventsTable, Lake
 from pipeline.local.checkpoint import EVENTS_CHECKPOINT
 from pipeline.repair.damage import examine
 from pipeline.repair.record import stored_notes
@@ -27,7 +27,7 @@ from pipeline.run import CONTINUED, LAYOUT, LAYOUT_FILE, claim_layout
 from pipeline.serve.query import QueryError, documents, query_result
 from pipeline.source.farm import FarmDataSource
 from pipeline.source.log_client import FarmLogError
-from pipeline.tables import current
+from pipeline.tables import current, delta
 from pipeline.tables.batch_notes import BatchNotes, Continuity, noted_batches
 from pipeline.tables.delta import Table, TableSpec, stored_files, stored_rows
 from pipeline.tables.files import TableDamagedError
@@ -209,6 +209,20 @@ def test_dry_run_only_lists_damage(output: Path) -> None:
     assert "reports: commits were lost\n" in result.output
     assert f"entries 1 to 26 of farm {two_days().cluster_id}: rows are missing or surplus\n" in result.output
     assert examine(output)
+
+
+@pytest.mark.parametrize("table", ["reports", "ranges", "current_routers", "events"])
+def test_dry_run_does_not_change_files(output: Path, monkeypatch: pytest.MonkeyPatch, table: str) -> None:
+    if table == EVENTS:
+        EventsTable(output).write_batch([], 0)
+    remove(table)(output)
+    (output / LOCK_FILE).touch()
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
+    # A run adapts tables of an earlier version, such as their properties.
+    monkeypatch.setattr(delta, "LOG_KEPT", "interval 2 minutes")
+    result = CliRunner().invoke(repair_command, ["--output", str(output), "--dry-run"])
+    assert (result.exit_code, table in result.output) == (0, True), result.output
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
 
 
 def test_repair_refuses_layout_of_another_version(output: Path, tmp_path: Path) -> None:

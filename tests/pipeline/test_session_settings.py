@@ -5,6 +5,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from pipeline.cli.options import Engine
+from pipeline.cli.places import Topic
+from pipeline.source.kafka import connector
 from pipeline.spark.session import _REPOSITORIES
 from pipeline.spark.settings import JAVA_OPTIONS, fetching, operator_settings, read_defaults, settings_for
 
@@ -63,6 +66,13 @@ def test_fetching_adds_packages_and_respects_operator() -> None:
     assert fetching({"spark.jars": "jars/a-b_2.13-1.jar"}, [package], file) == {}
     assert fetching({}, [package], None) == {"spark.jars.packages": package}
     assert fetching({}, [], file) == {}
+
+
+def test_run_reports_only_packages_that_spark_fetches() -> None:
+    place = Topic(servers="a:1")
+    assert Engine(None, None, ()).fetched(place) == [connector()]
+    own = ("spark.jars", "/srv/spark-sql-kafka-0-10_2.13-4.2.0.jar,/srv/kafka-clients-3.9.1.jar")
+    assert Engine(None, None, (own,)).fetched(place) == []
 
 
 def test_ivy_queries_maven_before_local_cache() -> None:
