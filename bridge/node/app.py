@@ -55,7 +55,7 @@ EndsWithin = Callable[[float | None], None]
 
 
 def no_deadline(_: float | None) -> None:
-    """Set no deadline: the caller limits the end of the node."""
+    """Do not set a deadline: the caller limits the end of the node."""
 
 
 class Node:

@@ -7,8 +7,8 @@
                                          └──▶ Identities           evictions, eras of keys, the feature level
 
 A `FoundedFarm` is complete when the replica runs, and its tasks end with the replica. Only `CurrentFarm` refers to the
-present farm, if any. A listener, the control endpoint and gossip read it at each request. `CurrentFarm` is empty before
-the node is a server, and for a moment when the node gets another Raft id.
+present farm, if any. A listener, the control endpoint and gossip read `CurrentFarm` at each request. `CurrentFarm` is
+empty before the node is a server, and for a moment when the node gets another Raft id.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -135,7 +135,7 @@ class FoundedFarm(Struct, frozen=True, kw_only=True):
 
     @property
     def state(self) -> FarmState:
-        """The state that all servers share after the last entry that this one has applied."""
+        """The state that all servers share, after the last entry that this server has applied."""
         return self.known.applied_state.state
 
     @property
