@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from bridge.core.log.records import Admission, Approval
 
 ADMITTED_MAX = 1024
-"""Maximum number of identities of one farm: members, retired and evicted identities, and nodes that never started."""
+"""Maximum number of identities of one farm: members, retired and evicted identities, and nodes not started yet."""
 ADMITTED_OF_LEADER_MAX = ADMITTED_MAX // 4
 """Maximum number of members that one leader has admitted."""
 ENTRY_BYTES_MAX = 768

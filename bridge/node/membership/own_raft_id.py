@@ -5,9 +5,9 @@
 
 The Raft id is in the log, which the node receives only after its server runs under that id. So the leader announces it
 in its signed description. Every holder of the farm key can sign a description, so a notice counts only if a server of
-the farm sends it. A founder's signature is enough: the founding contains its identity. The node first connects to the
-Raft port of any other member. That member must prove its Raft id by a chain of signed admissions from a founder
-(`farm_peers`).
+the farm sends it. A founder's signature is enough: the founding contains its identity. If another member sends the
+notice, the node first connects to this member's Raft port. The member must prove its Raft id by a chain of signed
+admissions from a founder (`farm_peers`).
 
 Such a proof does not show later evictions: an evicted member can still announce a wrong id. A wrong id only delays this
 node, because no server of the farm exchanges messages with a node under a wrong id. While its server has stored

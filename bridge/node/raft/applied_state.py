@@ -149,7 +149,7 @@ class AppliedState:
         """Return True if the entry at `index`, a command, is for readers of the log.
 
         Repeated submissions, and entries with the state of producers and consumer groups, are not for readers. Callers
-        omit `record` if the entry's bytes show that it is not an entry of the farm.
+        pass None as `record` if the entry's bytes show that it is not an entry of the farm.
         """
         return bool(data) and not isinstance(record, KafkaRecord) and not self.is_copy(index, data)
 

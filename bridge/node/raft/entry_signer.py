@@ -3,8 +3,8 @@
     entry ──▶ next number of this node ──▶ `bridge.wire.log.proof.sign_entry` ──▶ submitted and resubmitted unchanged
 
 The numbers rise over all runs of the node, although no file stores them. The first number of a run is the machine's
-clock in milliseconds. Each further number is one more than the previous number. Every number, also the first, is above
-the highest number of this node that the farm has applied. So a clock set back does no harm, and a clock set ahead only
+clock in milliseconds. Each further number is the previous number plus one. If the farm has already applied this or a
+higher number of this node, the next higher number is used. So a clock set back does no harm, and a clock set ahead only
 raises the next numbers.
 
 Within a run the clock does not matter. After an entry with a higher number, the farm accepts an entry only if its

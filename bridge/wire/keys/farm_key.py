@@ -6,8 +6,8 @@ file has the cluster id never creates a farm.
 
 Credentials for the Digest authentication of the Garlic Farm protocol are not stored. They are derived from a key and
 the cluster name, so two files cannot disagree about them, and a rotation changes them. The epoch is not an input of the
-derivation, because a later epoch may use the same key again. Members receive the new epoch at different times, and must
-accept each other until then.
+derivation, because a later epoch may use the same key again. Members receive such an epoch at different times, and must
+still accept each other.
 
 A running farm changes its keys by gossip; a member exports the current ones as a new file. The text is TOML, so that an
 operator can see which farm a file is for.
