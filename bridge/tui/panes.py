@@ -99,7 +99,7 @@ class ScreenData(Struct, frozen=True):
     farm: FarmView | None
     history: History
     reason: str = ""
-    """The reason for a missing view, or for a missing view after `farm`."""
+    """The reason for a missing view; if there is a `farm`, the reason for a missing newer view."""
     local: LocalFarmView | None = None
     age_ms: int = 0
     """Milliseconds since the last reply, by the clock of this process."""

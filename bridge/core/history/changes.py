@@ -44,7 +44,7 @@ STEP_BACK_MS: Final = 2_000
 PAUSE_MS: Final = 5 * MINUTE_MS
 """A longer pause between observations is a break. It exceeds every pause between checks, even in a very large farm."""
 BREAK_CHECKS: Final = 600
-"""Number of observations after a break during which a clock that moves back causes no further break: ten minutes."""
+"""Observations after a break (ten minutes) until a clock that moves back causes another break."""
 
 
 class Budget(Struct):

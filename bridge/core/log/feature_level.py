@@ -10,8 +10,8 @@ foreign JSON object. From then on its state would differ, without an error. So e
 at the level that introduces them, and no server applies them below that level (`bridge.core.farm.state_machine`). The
 leader raises the level only when all voters support it. One exception: an order that removes, replaces or evicts a
 server may raise the level without this server (`bridge.node.control.orders.order_level`). The levels of learners are
-not considered. So a learner may have an older version; it refuses the level's entry and all later ones. If its log
-holds that entry already (a downgrade), it stops there, before any new entry. In both cases it names the required
+not considered. So a learner may have an older version; it refuses the level's entry and all later entries. A server
+whose log holds that entry already (after a downgrade) stops at the entry. In both cases the server reports the required
 version.
 
 The level never falls and rises by one at a time. An entry with any other level does not have an effect. So a forged

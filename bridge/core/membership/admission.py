@@ -4,7 +4,7 @@
     admission    the leader's entry: this identity, under this name         ──▶ the next unused Raft id
     approval     an operator's entry: another identity takes this name      ──▶ the previous identity is RETIRED
     eviction     an operator's entry about this identity          ──▶ it is EVICTED  (`bridge.core.membership.eviction`)
-    a clock      an identity has not become active since its admission      ──▶ LAPSED, its row is deleted
+    clock entry  an identity has not become active for `LAPSE_MS`           ──▶ LAPSED, its row is deleted
 
 docs/explanation/changing-servers.md ("Raft ids") has the rules for ids, lapses, names and shares.
 

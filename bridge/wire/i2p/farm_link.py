@@ -19,7 +19,7 @@ from bridge.wire.i2p.structures import ADDRESS_SUFFIX, HASH_BYTES, I2pError, add
 SCHEME: Final = "garlicfarm"
 DIRECTORIES_LIMIT: Final = 16
 LINK_LIMIT_CHARACTERS: Final = 2_048
-"""More than a link with 16 directories and all their endings has."""
+"""Limit of characters; a link with 16 directories, each with its ending, has fewer."""
 EXAMPLE: Final = f"{SCHEME}:ADDRESS?at=DIRECTORY,DIRECTORY"
 
 

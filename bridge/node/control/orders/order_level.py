@@ -3,11 +3,12 @@
     removal, approval ──▶ the server is lost, and the others that answer are a majority ──▶ the leader raises the level
     eviction          ──▶ the server is hostile; the order itself checks the majority   ──▶ the leader raises the level
 
-The entry that removes, retires or evicts a server may need a level that this server does not announce. The leader's own
-raising (`bridge.node.membership.level_raising`) waits for each voter. It waits for a lost server until the end of the
-grace time, for a hostile server without end. But a voter of an old version refuses the level's entry and all later
-ones. So if the farm needs the vote of this server for a majority, the level's entry would stop the farm. A removal or
-an approval is therefore refused while the server runs: the operator can update it or stop it.
+The entry that removes, retires or evicts a server may need a level that this server does not announce. The leader
+raises the level automatically (`bridge.node.membership.level_raising`) only when each voter announces it. For a lost
+server this takes until the end of the grace time, and a hostile server may never announce it. But a voter of an old
+version refuses the level's entry and all later ones. So if the farm needs the vote of this server for a majority, the
+level's entry would stop the farm. A removal or an approval is therefore refused while the server runs: the operator can
+update it or stop it.
 
 The check commits nothing and does not move leadership, so a dry run gives the same answer. Only the leader knows which
 voters answer; any other node counts the voters that gossip or a connection of its Raft server reaches.
