@@ -290,7 +290,7 @@ async def _signed(client: ControlClient, data: bytes, request: str | None, key: 
     """Return the entry with its request and the proof of a client key; raise ControlError."""
     cluster_id = (await client.cluster()).cluster_id
     if cluster_id is None:
-        raise ControlError("the entry cannot be signed: the node belongs to no farm yet")
+        raise ControlError("the entry cannot be signed: the node does not belong to a farm yet")
     parsed = None if request is None else parse_request_id(request)
     try:
         named = data if parsed is None else sealed(data.strip(), parsed)

@@ -73,7 +73,8 @@ async def test_structure_is_replaced_by_later_one_only(tmp_path: Path) -> None:
     master, router = new_master_key(), file_router(tmp_path)
     await router.publish_meta_lease_set(master.destination.hash, structure(master, NOW_S))
     await router.publish_meta_lease_set(master.destination.hash, structure(master, NOW_S + 1))
-    with pytest.raises(RouterError, match=f"published at second {NOW_S + 1}; one of second {NOW_S} does not replace"):
+    replaced = f"published at second {NOW_S + 1}; a structure of second {NOW_S} does not replace"
+    with pytest.raises(RouterError, match=replaced):
         await router.publish_meta_lease_set(master.destination.hash, structure(master, NOW_S))
     assert router.path_of(master.destination.hash).read_bytes() == structure(master, NOW_S + 1)
 

@@ -54,7 +54,7 @@ def test_unknown_parameters_of_link_are_ignored() -> None:
         (f"garlicfarm:{NAME}?at=", "not an I2P address"),
         (f"garlicfarm:{NAME}?at={NAME},{NAME}", "appears twice"),
         (f"garlicfarm:{NAME[1:]}?at={NAME}", "not an I2P address"),
-        (f"garlicfarm:{NAME[1:]}b?at={NAME}", "its last letter carries bits"),
+        (f"garlicfarm:{NAME[1:]}b?at={NAME}", "its last letter has nonzero unused bits"),
         (f"garlicfarm:{NAME}?at={','.join(address_of(bytes([n]) * 32) for n in range(17))}", "1 to 16 directories"),
         ("garlicfarm:" + "a" * 2_048, "at most 2048 characters"),
     ],

@@ -347,8 +347,8 @@ def _replace_older(path: Path, offered: MetaLeaseSet, structure: bytes) -> None:
         published_s = -1  # the file is missing, or a router would have dropped its structure
     if offered.published_s <= published_s:
         raise RouterError(
-            f"{path} holds a structure published at second {published_s}; one of second {offered.published_s} "
-            "does not replace it"
+            f"{path} holds a structure published at second {published_s}; a structure of second {offered.published_s}"
+            " does not replace it"
         )
     replace_file(path, structure, mode=0o644)
 

@@ -143,7 +143,7 @@ class FarmKeys:
                 f"the farm's keys have epoch {current.epoch}, the farm key file {self.path} has epoch {filed.epoch}:"
                 " this node continues with the later keys from its state directory"
             )
-            alarms.set(FARM_KEY_FILE, text, f"{export}; a node without that memory would be refused with the old file")
+            alarms.set(FARM_KEY_FILE, text, f"{export}; a node without stored keys would be refused with the old file")
         elif filed.age > current.age:
             text = f"the farm key file {self.path} has epoch {filed.epoch}, this node's ring epoch {current.epoch}"
             alarms.set(

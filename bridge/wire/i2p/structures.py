@@ -171,7 +171,7 @@ def base64_decode(text: str) -> bytes:
     except binascii.Error as error:
         raise I2pError(f"not I2P base64: {error}") from None
     if base64_encode(data) != text:
-        raise I2pError("not I2P base64: the last character carries bits that belong to no byte")
+        raise I2pError("not I2P base64: the last character has nonzero unused bits")
     return data
 
 
@@ -187,7 +187,7 @@ def hash_of_address(text: str) -> bytes:
         raise I2pError(f"{text[:64]!r} is not an I2P address (52 letters and digits, then {ADDRESS_SUFFIX})")
     destination_hash = base64.b32decode(name.upper() + "====")
     if address_of(destination_hash) != name + ADDRESS_SUFFIX:
-        raise I2pError(f"{text[:64]!r} is not an I2P address: its last letter carries bits that belong to no byte")
+        raise I2pError(f"{text[:64]!r} is not an I2P address: its last letter has nonzero unused bits")
     return destination_hash
 
 

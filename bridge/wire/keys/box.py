@@ -58,7 +58,7 @@ class EraKey(Struct, frozen=True):
 def seal_key(content: EraKey, recipient: bytes, label: bytes) -> bytes:
     """Return the box for the node with this Ed25519 public key; raise KeyBoxError if it cannot be made."""
     if not 0 < content.era < ERA_LIMIT or not 0 <= content.used_at < _USED_AT_LIMIT or len(content.key) != KEY_BYTES:
-        raise KeyBoxError(f"{content} fits no box: eras are 1 to {ERA_LIMIT - 1}, and times of use have 64 bits")
+        raise KeyBoxError(f"{content} cannot be in a box: eras are 1 to {ERA_LIMIT - 1}, and times of use have 64 bits")
     ephemeral = X25519PrivateKey.generate()
     public = ephemeral.public_key().public_bytes_raw()
     try:
