@@ -41,7 +41,7 @@ class Candidate(Struct, frozen=True):
     score: int
     inability: Inability | None = None
     standby: bool = False
-    """True if it keeps a session ready, by its report."""
+    """True if the server keeps a session ready, according to its report."""
 
 
 def penalty(cap: int, value: float | None, worst: float | None) -> int:

@@ -5,7 +5,7 @@
     take over          immediately, if another server published last
     change             once the content differs, but not sooner than `change_ms` after the last one: changes coalesce
     forced             an operator requests it; not sooner than `change_ms`, since a router would refuse the structure
-    overtake           as for a change: a server published a later second without a quorum (`without_quorum`)
+    overtake           as for a change, if a server has published a later second without a quorum (`without_quorum`)
     refresh            after `refresh_ms` ± 10 %; the jitter is a hash of the last publication, so it is not stored
 
 The timestamps of a master's structures, in *seconds*, must rise, also after `recover`. They must not run ahead of log
@@ -38,10 +38,11 @@ state machine accepts, and half of the minute that routers allow.
 
 
 class Pace(Struct, frozen=True):
-    """`refresh_ms` between unchanged publications, `change_ms` at least between changed ones, `gather_ms` at first.
+    """The times between the publications of a master.
 
-    The first one waits for at most `gather_ms`, and only while a report, a router or a healthy leaf is missing. Data
-    missing in the first publication would be published only `change_ms` later.
+    Without a change, the next publication follows after `refresh_ms`; with a change, after at least `change_ms`. The
+    first publication waits for at most `gather_ms`, and only while a report, a router or a healthy leaf is missing:
+    missing data would be published only `change_ms` later.
 
     The default suits a Java router, which allows one Meta LS2 per destination and minute. `Pace.of_period` is for
     structures that never leave the machine.
@@ -58,7 +59,7 @@ class Pace(Struct, frozen=True):
 
 
 class PlannedPublication(Struct, frozen=True):
-    """A publication to propose, and the entries to sign once exactly this publication is accepted."""
+    """A publication to propose, and the entries to sign after the acceptance of exactly this publication."""
 
     publication: Publication
     entries: tuple[LeafEntry, ...]

@@ -7,13 +7,13 @@
                   set in the settings                           ──▶ alarm `address-gone`, until it returns
 
 A node whose address is gone loses all connections, in every protocol. So it ends all its parts and starts them again
-within the process, with the new address in each place of the old one. Moving single sockets instead would need code in
+within the process, with the new address instead of the old address. Moving single sockets instead would need code in
 gossip, Raft, the control endpoint, ØMQ and Kafka. A part that such code missed would keep the old address without an
 error. The next generation of the node announces the new address; members accept it as after any restart.
 
 The node does not replace an address in the settings file: the operator, or a router that forwards a port, may rely on
-it. If the node moved and another setting still has the old address, the next start would fail: alarm
-`address-outdated`.
+it. If the node moved and another setting still has the old address, the next start would fail. The alarm
+`address-outdated` reports this.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""The comparison of the nodes' clocks before the log does it: the alarm `clock` during the founding.
+"""The comparison of the nodes' clocks before there is a log: the alarm `clock` during the founding.
 
     every few seconds   query `clock` ──▶ each node's reply: its clock ──▶ offsets to this node's clock
                         a majority differs from this node's clock      ──▶ alarm here, at the node that is wrong

@@ -1,4 +1,4 @@
-"""An operator's order to transfer leadership, given to any node.
+"""An operator's order to transfer leadership, submitted at any node.
 
     order at a follower ──▶ {"handover": …}, with this node's proof ──▶ committed ──▶ the leader of that term
         └── waits until another server leads ◀─────────── transfer ◀── signed by a member or an operator's key?

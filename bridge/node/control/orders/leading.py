@@ -1,4 +1,4 @@
-"""Leadership for an order that only the leader can carry out, given to any voter.
+"""The takeover of leadership by a voter that receives an order which only the leader can carry out.
 
     order at a follower ─▶ handover to this node, through the log ─▶ it leads ─▶ its state is current ─▶ the order
 
