@@ -41,8 +41,8 @@ class Pace(Struct, frozen=True):
     """The times between the publications of a master.
 
     Without a change, the next publication follows after `refresh_ms`; with a change, after at least `change_ms`. The
-    first publication waits for at most `gather_ms`, and only while a report, a router or a healthy leaf is missing:
-    missing data would be published only `change_ms` later.
+    first publication waits for at most `gather_ms`, and only while a report, a router or a healthy leaf is missing.
+    Without this wait, missing data would be published only `change_ms` later.
 
     The default suits a Java router, which allows one Meta LS2 per destination and minute. `Pace.of_period` is for
     structures that never leave the machine.

@@ -65,7 +65,7 @@ AWAY_FIRST_S, AWAY_LONGEST_S = 60.0, 960.0
 
 
 class PublishingTurns:
-    """The failures of this node to publish one master, and its withdrawals. The caller passes times, in seconds.
+    """The failures to publish one master, and the withdrawals, which leave the *turn* to another server.
 
         failures in a row < 2             repeated, with the pauses of the publishing task
         2, and another server is able     withdrawn: the report has `publishConfig` off and the failure
@@ -77,7 +77,7 @@ class PublishingTurns:
     `publishFailure` make the same choice.
 
     Without another able server a withdrawal would be useless, and the node repeats its attempts. The pauses grow. So if
-    all routers refuse, the farm changes its publisher less and less often.
+    all routers refuse, the farm changes its publisher less and less often. The caller passes times, in seconds.
     """
 
     def __init__(self) -> None:
@@ -202,7 +202,7 @@ class PublishingTask:
         self._review.set()
 
     def _lists_excluded_leaf(self, plan: PlannedPublication) -> bool:
-        """Return True if a leaf of the plan was excluded since, as the plan may be committed much later."""
+        """Return True if a leaf of the plan was excluded after the plan was made: its commitment may take long."""
         excluded = self._context.applied_state.state.weights.excluded
         return any(hash_of(each.destination) in excluded for each in plan.entries)
 
