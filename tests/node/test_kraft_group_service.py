@@ -287,6 +287,17 @@ async def test_new_leader_knows_member_after_many_rounds(autojump_clock: MockClo
     assert await committed(new, 7, (a.member_id, generation)) == ErrorCode.NONE
 
 
+async def test_former_member_commits_while_ids_are_reserved(autojump_clock: MockClock) -> None:
+    """A consumer that requests a member id from a new leader creates the group there, without members."""
+    offsets = MemoryOffsets()
+    former, new = GroupService(coordinating(offsets)), GroupService(coordinating(offsets, epoch=6))
+    async with running(former, "a") as (a,):
+        pass
+    assert (await new.join_group(join_of(), caller(5))).error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert await committed(new, 7, a.member) == ErrorCode.NONE
+    assert await committed_offset(new) == 7
+
+
 async def test_reelected_leader_drops_old_members(autojump_clock: MockClock) -> None:
     topic = coordinating()
     service = GroupService(topic)

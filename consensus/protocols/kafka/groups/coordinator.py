@@ -231,9 +231,10 @@ class GroupCoordinator:
         group, options = self._groups.get(group_id), self.options
         if member.is_outsider:
             return options.max_hold_ms
+        sessions_ms = () if group is None else group.sessions_ms
         # The session timeout of a former leader's member is unknown here, so assume the shortest allowed.
-        sessions_ms = (options.min_session_timeout_ms,) if group is None else group.sessions_ms
-        return min(options.max_hold_ms, *(session_ms // options.hold_part for session_ms in sessions_ms))
+        shortest_ms = min(sessions_ms, default=options.min_session_timeout_ms)
+        return min(options.max_hold_ms, shortest_ms // options.hold_part)
 
     def renew_session(self, group_id: str, member: MemberRef) -> None:
         """Count a slow request as a heartbeat of its member, because the member's heartbeats had to wait."""
