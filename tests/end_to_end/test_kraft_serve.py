@@ -51,7 +51,7 @@ class Quorum:
 
     def ask(self, *arguments: str) -> str:
         """Run a command about the quorum; return its output."""
-        result = kraft(*arguments, "--bootstrap-controller", self.files.controllers, "--timeout", "20")
+        result = kraft(*arguments, "--bootstrap-controller", self.files.controllers, "--timeout", "60")
         assert result.exit_code == 0, result.stderr
         return result.stdout
 
@@ -364,7 +364,7 @@ def test_tls_quorum_requires_login_of_servers_and_tools(tmp_path: Path) -> None:
             tool["sasl.jaas.config"] = JAAS.format("quorum", password)
             config = tmp_path / "tool.properties"
             config.write_text("".join(f"{name}={text}\n" for name, text in tool.items()))
-            where = ("--bootstrap-controller", files.controllers, "--timeout", "20" if not code else "1")
+            where = ("--bootstrap-controller", files.controllers, "--timeout", "60" if not code else "3")
             result = kraft("describe", "--json", "--command-config", str(config), *where)
             assert (result.exit_code, reason in result.stderr) == (code, True), result.stderr
         assert kraft("describe", "--bootstrap-controller", files.address(1), "--timeout", "1").exit_code == 1

@@ -314,13 +314,13 @@ def test_cluster_with_keys_replies_only_to_listed_key(tmp_path: Path) -> None:
     save_curve_key(tmp_path / "other", other)
     cluster = Cluster(CurveServer(theirs.secret), ours.public)
 
-    def config(*arguments: str) -> Result:
-        fixed = ["--seed", cluster.urls[0], "--ident", "cluster", "--timeout", "0.6"]
+    def config(*arguments: str, timeout_s: str = "0.6") -> Result:
+        fixed = ["--seed", cluster.urls[0], "--ident", "cluster", "--timeout", timeout_s]
         return CliRunner().invoke(cli, ["zmq-raft", "config", *fixed, *arguments])
 
     with served(cluster):
         key, server_key = ["--key", str(tmp_path / "ours")], ["--server-key", to_z85(theirs.public)]
-        assert config(*key, *server_key).exit_code == 0
+        assert config(*key, *server_key, timeout_s="60").exit_code == 0
         assert "no answer" in config("--key", str(tmp_path / "other"), *server_key).stderr
         assert "no answer" in config().stderr
         assert "belong together" in config(*key).stderr
@@ -348,7 +348,7 @@ def test_unresponsive_cluster_is_named_with_hint() -> None:
 
 def test_cluster_without_broadcast_cannot_be_followed(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
     cluster.urls[1] = "ipc:///tmp/none"
-    result = zmq_raft("follow", "--timeout", "0.5")
+    result = zmq_raft("follow", "--timeout", "3")
     assert result.exit_code == 1
     assert f"{cluster.urls[0]}: does not return the URL of a broadcast" in result.stderr
     assert "--ident" not in result.stderr

@@ -43,7 +43,7 @@ from tests.node.kraft_replicas import (
 )
 from tests.node.recorded_receiver import RecordedReceiver
 from tests.node.unexpected_errors import fail_first, tracebacks
-from tests.processes import hold_for_sockets
+from tests.processes import free_ports, hold_for_sockets
 
 ONE, TWO = ReplicaKey(1), ReplicaKey(2)
 TIMEOUT_S = 60
@@ -205,8 +205,7 @@ async def test_parked_fetch_timeout_is_wait_plus_request_timeout(autojump_clock:
 
 
 async def test_newest_request_waits_for_unreachable_peer() -> None:
-    async with open_listener((OldPeer(2),)) as closed:
-        port = closed.port
+    (port,) = free_ports(1)
     async with transport_to(port) as pair:
         for number in range(3):
             pair.transport.send(TWO, replace(VOTE, correlation=number))
@@ -219,8 +218,7 @@ async def test_newest_request_waits_for_unreachable_peer() -> None:
 
 
 async def test_waiting_request_is_dropped_after_timeout() -> None:
-    async with open_listener((OldPeer(2),)) as closed:
-        port = closed.port
+    (port,) = free_ports(1)
     async with transport_to(port, request_timeout_ms=20) as pair:
         pair.transport.send(TWO, VOTE)
         await until_counted(pair.transport, TransportEvent.REQUEST_EXPIRED)
