@@ -149,8 +149,8 @@ def run_once(farm: Farm, *channels: Any, log_lines: list[str] | None = None) -> 
 
 
 def became(condition: Callable[[], bool]) -> bool:
-    """Return True if the condition is true within 20 s."""
-    end_s = time.monotonic() + 20.0
+    """Return True if the condition is true within 60 s."""
+    end_s = time.monotonic() + 60.0
     pause = threading.Event()
     while not condition() and time.monotonic() < end_s:
         pause.wait(0.02)

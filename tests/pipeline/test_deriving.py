@@ -13,7 +13,7 @@ from pipeline.gold import deriving as deriving_module
 from pipeline.gold.deriving import Deriving, running
 from pipeline.spark.lost_starts import LostStarts, RetryPolicy
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 FULL, CUT = "no space left on device", "canceled"
 
 

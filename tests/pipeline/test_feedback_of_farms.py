@@ -155,7 +155,7 @@ def test_hanging_farm_does_not_delay_batches_or_other_farms(tmp_path: Path) -> N
             assert len(hanging.submitted) == 1
 
 
-def _await(condition: Callable[[], bool], seconds: float = 30) -> None:
+def _await(condition: Callable[[], bool], seconds: float = 60) -> None:
     """Wait until `condition` is true, while worker threads end or hang."""
     until_s = monotonic() + seconds
     while not condition() and monotonic() < until_s:

@@ -110,7 +110,7 @@ def test_hanging_nodes_are_awaited_concurrently(tmp_path: Path, monkeypatch: pyt
     log, all_requested = three_servers(minutes=1), threading.Barrier(3)
 
     def hang(_: str) -> bytes:
-        all_requested.wait(timeout=20.0)
+        all_requested.wait(timeout=60.0)
         return b"too late"
 
     with (
@@ -119,7 +119,7 @@ def test_hanging_nodes_are_awaited_concurrently(tmp_path: Path, monkeypatch: pyt
         reply_at(tmp_path / "three.sock", hang) as three,
         serve_log(log, tmp_path / "four.sock") as four,
     ):
-        monkeypatch.setattr(endpoint, "TIMEOUT_SECONDS", 20.0)
+        monkeypatch.setattr(endpoint, "TIMEOUT_SECONDS", 60.0)
         assert [found.address for found in FarmLog((one, two, three, four)).statuses()] == [four]
     assert not all_requested.broken
 
