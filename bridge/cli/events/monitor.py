@@ -88,40 +88,45 @@ async def _run(addresses: Sequence[NodeAddress], printer: _Printer, last: int) -
 
 async def _follow(address: NodeAddress, printer: _Printer, last: int) -> None:
     cursor: int | None = None
+    newest: TraceEvent | None = None
     is_silent = is_started = False
     async with ControlClient(address, answer_timeout_s(ANSWER_TIMEOUT_S)) as client:
         while True:
             try:
                 if cursor is None:
-                    cursor, known = await _start(client, printer, last)
+                    cursor, newest, known = await _start(client, printer, last)
                     if not is_started:
                         is_started = True
                         printer.began(known)
-                page = await client.events(cursor, 1_000, WAIT_MS)
+                elif is_silent and newest is not None and not await client.has_event(newest):
+                    cursor, newest = 1, None
+                page = await client.events(cursor, 1_000, 0 if is_silent else WAIT_MS)
             except (ControlError, DocumentError) as error:
                 if not is_silent:
                     printer.print_note(str(error))
                 if not is_started:
                     is_started = True
                     printer.began(())
-                is_silent, cursor = True, None
-                last = max(last, 1_000)  # all its events after its return are new
+                    last = max(last, 1_000)  # all its events after its start are new
+                is_silent = True
                 await trio.sleep(RETRY_INTERVAL_S)
                 continue
             if is_silent:
                 printer.print_note(f"the node at {address} answers again")
             is_silent, cursor = False, page.next_cursor
+            newest = page.events[-1] if page.events else newest
             printer.show(page.events)
 
 
-async def _start(client: ControlClient, printer: _Printer, last: int) -> tuple[int, set[str]]:
-    """Print the last present events; return the next position, and the kinds of all events."""
+async def _start(client: ControlClient, printer: _Printer, last: int) -> tuple[int, TraceEvent | None, set[str]]:
+    """Print the last present events; return the next position, the newest event, and the kinds of all events."""
     cursor, recent, known = 1, list[TraceEvent](), set[str]()
+    newest: TraceEvent | None = None
     while True:
         page = await client.events(cursor, 1_000)
         known.update(each.kind for each in page.events)
         recent = [*recent, *page.events][-last:] if last else []
         if not page.events:
             printer.show(recent)
-            return page.next_cursor, known
-        cursor = page.next_cursor
+            return page.next_cursor, newest, known
+        cursor, newest = page.next_cursor, page.events[-1]

@@ -40,7 +40,7 @@ from bridge.api.requests import (
     QueryRequest,
     TransferRequest,
 )
-from bridge.api.trace import EventPage
+from bridge.api.trace import EventPage, TraceEvent
 from bridge.api.view import FarmView
 from bridge.node.control.connections.connection import (
     Connection,
@@ -129,6 +129,10 @@ class ControlClient:
     async def events(self, cursor: int = 1, limit: int = 100, wait_ms: int = 0) -> EventPage:
         """Return the events from `cursor` on."""
         return await self.call(routes.EVENTS, query=_paged(cursor, limit, wait_ms))
+
+    async def has_event(self, event: TraceEvent) -> bool:
+        """Return True if the process of the node recorded this event, False after a restart of the node."""
+        return event in (await self.events(event.cursor, 1)).events
 
     async def metrics(self) -> str:
         """Return the metrics as Prometheus text."""

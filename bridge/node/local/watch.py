@@ -149,7 +149,7 @@ class LocalWatch:
         async with ControlClient(socket) as client:
             while True:
                 try:
-                    if doubtful and last is not None and not await _still_there(client, last):
+                    if doubtful and last is not None and not await client.has_event(last):
                         last = None
                     doubtful = False
                     page = await client.events(1 if last is None else last.cursor + 1, wait_ms=EVENT_WAIT_MS)
@@ -160,12 +160,6 @@ class LocalWatch:
                 for event in page.events:
                     last = event
                     await self._event_sink.send(event)
-
-
-async def _still_there(client: ControlClient, last: TraceEvent) -> bool:
-    """Return True if this node sent `last`, False after a restart of the node."""
-    page = await client.events(last.cursor, wait_ms=0)
-    return last in page.events
 
 
 def _modified_ns(path: Path) -> int:
