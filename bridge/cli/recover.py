@@ -343,7 +343,7 @@ def _make(state_dir: Path, founding: Founding) -> None:
     except UntrustedPathError as error:
         fail(str(error))
     except OSError as error:
-        fail(f"{state_dir} cannot be created: {error.strerror or error}")
+        fail(f"{state_dir} cannot be created: {error.strerror or error}{access_advice(state_dir, error)}")
 
 
 def _make_anew(source: Path, state_dir: Path, *, as_json: bool) -> None:

@@ -52,7 +52,7 @@ class Credentials:
 def load_credentials(token_file: Path | None, certificate_file: Path | None) -> Credentials:
     """Read both files; the second holds one or more certificates in PEM. Raise CredentialError."""
     token = "" if token_file is None else _read(token_file).strip()
-    prints = [] if certificate_file is None else _fingerprints(_read(certificate_file))
+    prints = [] if certificate_file is None else _fingerprints(certificate_file)
     if token_file is not None and not (token and token.isascii() and token.isprintable()):
         raise CredentialError(f"{token_file} does not contain a token: copy the node's file control.read.token")
     if certificate_file is not None and not prints:
@@ -70,15 +70,15 @@ def _read(path: Path) -> str:
         raise CredentialError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _fingerprints(text: str) -> list[bytes]:
+def _fingerprints(path: Path) -> list[bytes]:
     found = []
-    for part in text.split(_PEM_BEGIN)[1:]:
+    for part in _read(path).split(_PEM_BEGIN)[1:]:
         body, end, _ = part.partition(_PEM_END)
         if end:
             try:
                 found.append(hashlib.sha256(ssl.PEM_cert_to_DER_cert(_PEM_BEGIN + body + _PEM_END)).digest())
             except ValueError as error:
-                raise CredentialError(f"a certificate is damaged: {error}") from error
+                raise CredentialError(f"{path} contains a damaged certificate ({error}): copy it again") from error
     return found
 
 

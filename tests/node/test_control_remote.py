@@ -218,6 +218,10 @@ def test_files_without_token_or_certificate_are_refused_by_name(tmp_path: Path) 
         load_credentials(None, empty)
     with pytest.raises(CredentialError, match="cannot be read"):
         load_credentials(tmp_path / "none", None)
+    damaged = tmp_path / "damaged"
+    damaged.write_text("-----BEGIN CERTIFICATE-----\nA\n-----END CERTIFICATE-----\n")
+    with pytest.raises(CredentialError, match=f"{damaged} contains a damaged certificate"):
+        load_credentials(None, damaged)
 
 
 def test_invalid_tcp_address_is_refused(tmp_path: Path) -> None:
