@@ -80,6 +80,8 @@ class FakeControl:
         head = {"jsonrpc": "2.0", "id": request["id"]}
         if method == "Authenticate":
             if params != {"API": 1, "Password": self.password}:
+                if not self.is_java:
+                    return {**head, "result": {}}
                 return {**head, "error": {"code": -32001, "message": "Invalid password provided."}}
             return {**head, "result": {"API": 1, "Token": f"token-{self.token}"}}
         if params.get("Token") != f"token-{self.token}":

@@ -110,8 +110,11 @@ async def test_expired_token_is_renewed_automatically(monkeypatch: Patch, autoju
         assert fake.calls.count("Authenticate") == 2
 
 
-async def test_wrong_password_is_retried_once_per_minute(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    async with control_with(monkeypatch, autojump_clock, password="guess") as (control, fake):  # noqa: S106 - a wrong one
+@pytest.mark.parametrize("router", [FakeControl(), FakeControl(is_java=False, path="/")], ids=["java", "i2pd"])
+async def test_wrong_password_is_retried_once_per_minute(
+    monkeypatch: Patch, autojump_clock: Clock, router: FakeControl
+) -> None:
+    async with control_with(monkeypatch, autojump_clock, router, "guess") as (control, fake):
         for _ in range(10):
             with pytest.raises(RouterLost, match="refuses the password") as refused:
                 await control.facts()

@@ -119,8 +119,10 @@ def token_of(result: Mapping[str, Any]) -> str:
     match result.get("Token"):
         case str(token) if 0 < len(token) <= _TOKEN_LIMIT:
             return token
+        case None:  # i2pd replies so to a wrong password.
+            raise I2PControlError("the reply to Authenticate lacks a token", WRONG_PASSWORD)
         case _:
-            raise I2PControlError("the reply to Authenticate lacks a token; i2pd replies so to a wrong password")
+            raise I2PControlError("the reply to Authenticate lacks a token")
 
 
 def facts_of(info: Mapping[str, Any], settings: Mapping[str, Any], rate: Mapping[str, Any]) -> RouterFacts:
