@@ -161,13 +161,13 @@ class OutputType(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return a `Path` or a `BucketPath`."""
-        if not isinstance(value, str) or not value.startswith((SCHEME, HDFS)):
-            return super().convert(value, param, ctx)
-        if self._is_local:
+        if self._is_local and os.fspath(value).startswith((SCHEME, HDFS)):
             self.fail("this command works with Spark, which needs a local or shared directory.", param, ctx)
         try:
-            found = output_of(value)
-            refuse_unsupported(None if isinstance(found, Path) else found.scheme)
+            found = output_of(os.fspath(value))
+            if isinstance(found, Path):
+                return super().convert(value, param, ctx)
+            refuse_unsupported(found.scheme)
         except ValueError as error:
             self.fail(f"{error}.", param, ctx)
         except VersionError as error:

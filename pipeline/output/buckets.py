@@ -36,6 +36,8 @@ ENDPOINT, _PROFILE, _KEY = "AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_ACCESS_KEY_ID
 _IS_PRESENT = frozenset({"AlreadyExistsError", "PreconditionError"})
 _TREE = re.compile(r"\x1b\[\d*m|\u21b3")
 """The colors and arrows in an error of delta-rs."""
+_NOT_OF_DELTA = re.compile(r"[\x00-\x1f\x7f\\\udc80-\udcff]|%[0-9A-Fa-f]{2}")
+"""Parts of a path that delta-rs refuses, or reads as another character."""
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _REFUSED = frozenset({"PermissionDeniedError", "UnauthenticatedError"})
 
@@ -218,9 +220,11 @@ Output: TypeAlias = Path | BucketPath
 
 
 def output_of(text: str) -> Output:
-    """Return the place with this name. Raise ValueError for an incomplete URL."""
+    """Return the place with this name. Raise ValueError for an incomplete URL, and for a path that delta-rs refuses."""
     scheme = next((each for each in (SCHEME, HDFS) if text.startswith(each)), None)
     if scheme is None:
+        if found := _NOT_OF_DELTA.search(str(Path(text).resolve())):
+            raise ValueError(f"delta-rs cannot use the directory {text!r}, because of {found[0]!r} in its path")
         return Path(text)
     form = "s3://BUCKET/PREFIX" if scheme == SCHEME else "hdfs://HOST:PORT/PREFIX"
     bucket, _, prefix = text.removeprefix(scheme).partition("/")

@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from pipeline.cli.queries import query
+from pipeline.output.buckets import output_of
 from pipeline.run import LAYOUT, RunSettings, claim_layout, claim_range, prepare, run_forever, run_once
 from pipeline.source.log_client import FarmLogError
 from tests.pipeline.made_tables import write_batch
@@ -32,6 +35,20 @@ def test_run_and_range_do_not_share_directory(tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoint").mkdir(parents=True)
     with pytest.raises(FarmLogError, match="the tables of another run"):
         claim_range(tmp_path / "run", 1, 500)
+
+
+@pytest.mark.parametrize("part", ["%20", "\n", "\x7f", "\\", "\udcff"])
+def test_directory_that_delta_rs_misreads_is_refused(part: str, tmp_path: Path) -> None:
+    (tmp_path / f"a{part}b").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / f"a{part}b")
+    for place in (tmp_path / f"a{part}b", tmp_path / "link" / "tables"):
+        refused = CliRunner().invoke(query, ["farms", "--output", str(place)])
+        assert refused.exit_code == 2
+        assert f"because of {part!r} in its path." in refused.stderr
+
+
+def test_directory_with_unusual_name_is_accepted(tmp_path: Path) -> None:
+    write_batch(output_of(str(tmp_path / "100% [é] #? a'b*")), "clocks", 0, [])
 
 
 @pytest.mark.parametrize(("table", "checkpoint"), [("reports", "checkpoint"), ("events", "checkpoint-events")])
