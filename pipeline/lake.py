@@ -160,6 +160,7 @@ class Lake:
         ranges = _ranges_of(outcome)
         self._notes.begin(batch, ranges)
         self._update_current(outcome, batch, ranges)
+        _release_memory(ranges)
         derived = self._note(LOG, batch, outcome.rows.get(WINDOWS))
         self._append_ranges(outcome, batch, ranges)
         for name, table in self._base.items():
@@ -203,9 +204,9 @@ class Lake:
 
     def _update_current(self, outcome: Outcome, batch: int, ranges: Mapping[str, Range]) -> None:
         for name in outcome.current():
+            _release_memory(ranges)
             # The rows of one part are released before the next one is read.
             self._current.take(LOG, batch, name, self._last_rows(outcome, name))
-            _release_memory(ranges)
         if FARMS in outcome.rows:
             farms = outcome.rows[FARMS]
             counted = farms.append_column(BATCH, pa.repeat(pa.scalar(batch, pa.int64()), farms.num_rows))

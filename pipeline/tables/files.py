@@ -115,7 +115,12 @@ class PartWriter:
             yield None, rows
             return
         days = rows.column(DAY)
-        for day in pc.unique(days).to_pylist():
+        found = pc.unique(days).to_pylist()
+        if len(found) == 1:
+            # Most batches have one day, and a filter would copy all rows.
+            yield found[0], rows
+            return
+        for day in found:
             of_day = pc.is_null(days) if day is None else pc.equal(days, pa.scalar(day, pa.date32()))
             yield day, rows.filter(of_day)
 
