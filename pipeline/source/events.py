@@ -16,7 +16,8 @@ Options: `node` or `files`, separated by commas; `tokenFile` and `certificate` a
 of the farm of the files, because their lines do not contain it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,7 +66,7 @@ class FarmEventsDataSource(DataSource):
     def streamReader(self, schema: StructType) -> "FarmEventsStreamReader":  # noqa: N802
         """Return a reader of events as they happen."""
         del schema
-        return FarmEventsStreamReader(self._traces())
+        return FarmEventsStreamReader(self._traces(), self._traces)
 
     def _traces(self) -> tuple[Trace, ...]:
         nodes, files = (_parts(self.options.get(option, "")) for option in ("node", "files"))
@@ -92,8 +93,10 @@ def _matching(pattern: str) -> list[Path]:
 
 
 class _TraceReader:
-    def __init__(self, traces: tuple[Trace, ...]) -> None:
+    def __init__(self, traces: tuple[Trace, ...], load: Callable[[], tuple[Trace, ...]] | None = None) -> None:
         self._traces = traces
+        self._load = load
+        """Returns the traces with the present credentials."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one stretch."""
@@ -120,8 +123,12 @@ class _TraceReader:
 
         # All nodes are queried concurrently, because a hanging node takes ten seconds.
         with DaemonPool(QUERIES_AT_ONCE) as pool:
-            found = zip(self._traces, pool.map(end, self._traces), strict=True)
-            return {**start, **{trace.name: where for trace, where in found if where is not None}}
+            found = [*zip(self._traces, pool.map(end, self._traces), strict=True)]
+        if self._load is not None and any(where is None for _, where in found):
+            # The node may have refused the credentials, and an operator may have corrected the files.
+            with suppress(FarmLogError):
+                self._traces = self._load()
+        return {**start, **{trace.name: where for trace, where in found if where is not None}}
 
     def _between(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         return [
@@ -142,8 +149,8 @@ class FarmEventsBatchReader(_TraceReader, DataSourceReader):
 class FarmEventsStreamReader(_TraceReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The traces as an unbounded table. The names below are Spark's."""
 
-    def __init__(self, traces: tuple[Trace, ...]) -> None:
-        super().__init__(traces)
+    def __init__(self, traces: tuple[Trace, ...], load: Callable[[], tuple[Trace, ...]] | None = None) -> None:
+        super().__init__(traces, load)
         self._available_now = False
         self._until: dict[str, str] | None = None
 

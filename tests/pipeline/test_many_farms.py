@@ -33,15 +33,16 @@ from pipeline.local.query import LocalQuery
 from pipeline.output.documents import Document
 from pipeline.repair.checkpoint import checkpoint_fault
 from pipeline.run import ProblemReports, _entries_per_s, places, removed_in
-from pipeline.schemas import ENTRIES
+from pipeline.schemas import ENTRIES, EVENTS
 from pipeline.source import farm, farms, log_client
-from pipeline.source.events import FarmEventsStreamReader
+from pipeline.source.events import FarmEventsDataSource, FarmEventsStreamReader
 from pipeline.source.farm import FarmDataSource, FarmStreamReader, Task
 from pipeline.source.farms import ManyFarms, Unread
 from pipeline.source.log_client import SHOWN_MAX, FarmLog, FarmLogError, FarmRefusedError, FarmSilentError, LogStatus
 from pipeline.source.offsets import WHOLE_FARMS, Offset
 from pipeline.source.ranges import NodeRanges
 from pipeline.source.shares import SHARE_LEAST, TASKS_MAX, Span, fair_shares, fitting_demands, packed
+from pipeline.source.traces import NodeTrace
 from pipeline.tables import offset_shards
 from pipeline.tables.batch_notes import BatchNotes, Range
 from pipeline.tables.offset_shards import OffsetShards
@@ -690,6 +691,27 @@ def test_corrected_token_of_only_farm_is_read(tmp_path: Path, monkeypatch: pytes
     ranges = task.pieces[0].ranges
     assert isinstance(ranges, NodeRanges)
     assert ranges._log.credentials.token == accepted[-1]
+
+
+def test_corrected_token_of_traces_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, accepted = tmp_path / "token", ["first"]
+    file.write_text("first")
+
+    def end(trace: NodeTrace, _: str | None) -> str | None:
+        return f"1:{len(accepted)}::0::a" if trace.credentials.token == accepted[-1] else None
+
+    monkeypatch.setattr(NodeTrace, "end", end)
+    stream = FarmEventsDataSource({"node": "https://host:1", "tokenFile": str(file)}).streamReader(EVENTS)
+    start = stream.latestOffset({}, ALL)
+    accepted.append("second")
+    assert stream.latestOffset(start, ALL) == start
+    # A missing file does not change the credentials.
+    file.unlink()
+    assert stream.latestOffset(start, ALL) == start
+    file.write_text("second")
+    assert stream.latestOffset(start, ALL) == start
+    assert stream.latestOffset(start, ALL) == {"https://host:1": "1:2::0::a"}
+    assert pickle.loads(pickle.dumps(stream))._traces == stream._traces  # noqa: S301 - our own
 
 
 def test_farms_with_equal_files_share_credentials(tmp_path: Path) -> None:
