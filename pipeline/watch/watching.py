@@ -53,6 +53,8 @@ STATE_SPEC = TableSpec("watch_state", _STATE, ("farm", "server_id"), "interval 1
 ROWS_AT_ONCE: Final = 8_192
 _SEEN: Final = pa.schema([("farm", pa.string()), ("index", pa.int64())])
 _FACTS: Final = tuple(each.name for each in fields(ReportFacts))
+_OF_TRANSITION: Final = [name for name in TRANSITIONS_SPEC.schema.names if name in Transition.__slots__]
+"""The columns with the values of a transition's own fields."""
 _UNKNOWN: Final = RouterWatch()
 _COLUMNS: Final = ("farm", "entry", "server_id", "period_ms", "at_ms")
 
@@ -199,19 +201,14 @@ def _loaded(rows: pa.Table) -> dict[str, _FarmWatch]:
 
 
 def _rows_of(found: list[tuple[str, int, Transition]]) -> pa.Table:
+    times = [_moment(change.at_ms) for _, _, change in found]
     columns: dict[str, list[Any]] = {
         "farm": [farm for farm, _, _ in found],
         "server_id": [server for _, server, _ in found],
-        "at": [_moment(change.at_ms) for _, _, change in found],
-        "index": [change.index for _, _, change in found],
-        "previous": [change.previous for _, _, change in found],
-        "state": [change.state for _, _, change in found],
-        "reason": [change.reason for _, _, change in found],
+        "at": times,
         "session_started_at": [_moment(change.session_started_ms) for _, _, change in found],
-        "session_reports": [change.session_reports for _, _, change in found],
-        "uptime_ms": [change.uptime_ms for _, _, change in found],
-        "after_index": [change.after_index for _, _, change in found],
-        DAY: [_moment(change.at_ms).date() for _, _, change in found],
+        DAY: [each.date() for each in times],
+        **{name: [getattr(change, name) for _, _, change in found] for name in _OF_TRANSITION},
     }
     schema = TRANSITIONS_SPEC.schema
     return pa.Table.from_arrays([pa.array(columns[each.name], each.type) for each in schema], schema=schema)
