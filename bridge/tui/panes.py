@@ -80,6 +80,7 @@ _TABS: Final = (
     (Pane.TIMELINE, "t", "time"),
     (Pane.HELP, "?", "help"),
 )
+_FURTHER: Final = "… and {} more lines: enlarge the terminal before you press a key"
 _CHANGES: Final = (("T", "T lead"), ("X", "X exclude"), ("V", "V evict"), ("L", "L leave"))
 _KEYS: Final = {
     Pane.FARM: (("enter", "Enter open"), ("/", "/ filter"), ("q", "q quit"), ("s", "s sort"), *_CHANGES),
@@ -171,7 +172,9 @@ def settled(state: ViewState, data: ScreenData, width: int, height: int) -> View
 def _frame(state: ViewState, data: ScreenData, canvas: Canvas, height: int) -> tuple[list[Text], list[Text], int]:
     """Return the header, the footer, and the number of lines between them."""
     header = _header(data, canvas)
-    footer = [*_start_again(data, canvas), *_footer(state, data, canvas)]
+    start_again = _start_again(data, canvas)
+    # The header keeps one line.
+    footer = [*start_again, *_footer(state, data, canvas, height - 1 - len(start_again))]
     return header, footer, max(0, height - len(header) - len(footer))
 
 
@@ -192,14 +195,18 @@ def _header(data: ScreenData, canvas: Canvas) -> list[Text]:
     return farm_header(data.farm, canvas)
 
 
-def _footer(state: ViewState, data: ScreenData, canvas: Canvas) -> list[Text]:
+def _footer(state: ViewState, data: ScreenData, canvas: Canvas, most: int) -> list[Text]:
     palette = canvas.palette
     if state.question is not None:
         return _question_lines(state.question, state.answer, canvas)
     if state.editing is not None:
         return [canvas.line((" / ", palette.title), state.editing, ("▏", palette.accent))]
     if state.notice:
-        return [canvas.line((f" {each}", palette.doubtful)) for each in _wrapped(state.notice, canvas)]
+        lines = _wrapped(state.notice, canvas)
+        if len(lines) > most:
+            further = _wrapped(_FURTHER.format(len(lines) - most + 1), canvas)
+            lines = lines[: max(0, most - len(further))] + further
+        return [canvas.line((f" {each}", palette.doubtful)) for each in lines]
     shown = Pane.FARM if state.pane is Pane.DETAIL else state.pane
     keys = [*([("escape", "Esc farms")] if data.several and state.pane is Pane.FARM else []), *_KEYS[state.pane]]
     letters = sum(len(key) + 1 for key, _ in keys if len(key) == 1)

@@ -398,10 +398,11 @@ def _exclude(farm: FarmView, member: MemberView) -> Question | str:
     report = next((each for each in farm.reports if each.raft_id == member.raft_id), None)
     if report is None or not report.leaves:
         return f"{member.name} does not report a leaf."
-    destinations = tuple(leaf.destination for leaf in report.leaves)
-    if all(leaf.excluded for leaf in report.leaves):
-        return Question(f"Include the leaves of {member.name} again?", Exclude(destinations, excluded=False))
-    return Question(f"Exclude the leaves of {member.name} from every structure?", Exclude(destinations, excluded=True))
+    excluded = not all(leaf.excluded for leaf in report.leaves)
+    order = Exclude(tuple(leaf.destination for leaf in report.leaves if leaf.excluded != excluded), excluded=excluded)
+    number = len(order.destinations)
+    leaves = f"the leaf of {member.name}" if number == 1 else f"{number} leaves of {member.name}"
+    return Question(f"Exclude {leaves} from every structure?" if excluded else f"Include {leaves} again?", order)
 
 
 def _evict(_farm: FarmView, member: MemberView) -> Question | str:

@@ -471,11 +471,16 @@ def _done(order: Order) -> Callable[[ControlClient], Awaitable[str]]:
             case Transfer(name):
                 return f"{await client.transfer(name)} is now the leader."
             case Exclude(destinations, excluded):
-                texts = [
-                    (await client.command(CommandRequest(exclusion=ExclusionOrder(each, excluded)))).text
-                    for each in destinations
-                ]
-                return "; ".join(texts)
+                texts = []
+                for number, each in enumerate(destinations):
+                    try:
+                        answer = await client.command(CommandRequest(exclusion=ExclusionOrder(each, excluded)))
+                    except ControlError as error:
+                        unchanged = len(destinations) - number
+                        texts.append(f"{error} ({unchanged} of {len(destinations)} leaves unchanged)")
+                        break
+                    texts.append(answer.text)
+                return "\n".join(texts)
             case Evict(node_id, _):
                 return "\n".join(eviction_lines(await client.evict_node(node_id)))
             case Leave(name):

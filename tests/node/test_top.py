@@ -7,15 +7,15 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from bridge.api.control import ClusterAnswer, NodeEvicted
-from bridge.api.control_routes import NODES_EVICT
-from bridge.api.requests import NodeRequest
+from bridge.api.control import ClusterAnswer, CommandAnswer, NodeEvicted, Refused
+from bridge.api.control_routes import COMMANDS, NODES_EVICT
+from bridge.api.requests import CommandRequest, ExclusionOrder, NodeRequest
 from bridge.api.view import FarmView
 from bridge.node.control.client import ControlError
 from bridge.node.control.routes import Call
 from bridge.node.control.server import ControlServer
 from bridge.tui import top
-from bridge.tui.state import Evict
+from bridge.tui.state import Evict, Exclude
 from bridge.tui.top import CHANGED_OVER, LiveView, carry_out, follow_leader, keep_current
 from tests.node.test_control import FakeNode
 from tests.operator_views import farm_view
@@ -145,6 +145,26 @@ async def test_eviction_without_new_keys_is_shown(tmp_path: Path, nursery: trio.
             await trio.sleep(0.01)
     assert "NO KEY WAS REPLACED: every era is used up." in view.state.notice
     assert "Remove each that you do not know:\n  garlicfarm node remove-client script" in view.state.notice
+
+
+async def test_exclusion_stops_at_first_refusal(tmp_path: Path, nursery: trio.Nursery) -> None:
+    async def command(call: Call[CommandRequest]) -> CommandAnswer:
+        order = call.body.exclusion
+        assert isinstance(order, ExclusionOrder)
+        if order.hash == "b":
+            raise Refused(409, "not-done", "too many exclusions")
+        return CommandAnswer("exclusion", 1, f"{order.hash} is excluded")
+
+    socket = tmp_path / "1.sock"
+    await nursery.start(ControlServer(socket, {**node(1).handlers, COMMANDS: command}).run)
+    view = LiveView(orders=[Exclude(("a", "b", "c"), excluded=True)])
+    view.followed.address = socket
+    view.ordered.set()
+    nursery.start_soon(carry_out, view)
+    with trio.fail_after(30):
+        while view.state.notice in {"", "…"}:  # noqa: ASYNC110 - polls like the screen
+            await trio.sleep(0.01)
+    assert view.state.notice == "a is excluded\nthe node refused: too many exclusions (2 of 3 leaves unchanged)"
 
 
 async def test_failed_search_for_nodes_is_shown(nursery: trio.Nursery) -> None:

@@ -163,6 +163,17 @@ def test_leaves_are_excluded_and_included_again() -> None:
     assert again == Exclude(order.destinations, excluded=False)
 
 
+def test_leaves_in_other_state_are_excluded() -> None:
+    farm = farm_view()
+    report = farm.reports[0]
+    leaves = tuple(replace(report.leaves[0], destination=each, excluded=each == "a") for each in ("a", "b", "c"))
+    farm = replace(farm, reports=(replace(report, leaves=leaves), *farm.reports[1:]))
+    state, _ = typed(["X"], farm)
+    assert state.question is not None
+    assert state.question.text == "Exclude 2 leaves of node-1 from every structure?"
+    assert typed(["X", "y"], farm)[1] == [Exclude(("b", "c"), excluded=True)]
+
+
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [(["T"], "already leads"), (["V"], "cannot evict itself"), (["down", "L"], "Only the watched node")],
