@@ -564,7 +564,7 @@ class _FarmPart:
     def _report(self, server: ServerState, candidate: Candidate | None) -> ReportView:
         farm, report = self._farm, server.report
         can_publish = candidate is not None and candidate.inability is None
-        age_ms = max(0, farm.log_time_ms - server.heard_ms)
+        age_ms = max(0, farm.log_time_ms - server.reported_ms)
         figures: dict[str, Any] = {each.name: each.of(report.router) for each in SHOWN}
         return ReportView(
             raft_id=report.server_id,
@@ -611,7 +611,7 @@ class _FarmPart:
                     owners.get(each),
                     factor=factor.at(log_time_ms) / THOUSANDTHS,
                     said=factor.thousandths / THOUSANDTHS,
-                    age_ms=max(0, log_time_ms - factor.said_ms),
+                    age_ms=max(0, log_time_ms - factor.set_ms),
                 )
                 for each, factor in sorted(weights.factors.items())
             ),

@@ -90,9 +90,9 @@ class ContactWatch:
         servers = {each.raft_id for each in (*raft.voters, *raft.learners)}
         lost = {each for each in servers if _silent_ms(known.get(each), view.node) is not None}
         self._lost_ms = {each: self._lost_ms.get(each, log_time_ms) for each in lost}
-        heard_ms = {each.raft_id: log_time_ms - each.age_ms for each in view.reports}
+        reported_ms = {each.raft_id: log_time_ms - each.age_ms for each in view.reports}
         for each in udp_blocked(view.node, raft, view.members, view.reports):
-            if each in _answering(raft) or heard_ms.get(each, 0) > self._lost_ms[each] + REPORT_MARGIN_MS:
+            if each in _answering(raft) or reported_ms.get(each, 0) > self._lost_ms[each] + REPORT_MARGIN_MS:
                 yield each
 
 

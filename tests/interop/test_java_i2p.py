@@ -100,7 +100,7 @@ async def test_java_router_stores_publication_until_node_stops(tmp_path: Path) -
             await router.stop_publishing_meta_lease_set(owner.destination.hash)
             assert java.holds(owner.destination.hash) == "absent"
             assert java.holds(second_owner.destination.hash).startswith("type=7 verifies=true")
-            assert alarms.standing() == ()
+            assert alarms.active() == ()
             nursery.cancel_scope.cancel()
 
 

@@ -368,7 +368,7 @@ class Stage:
         return sum(event.kind == kind for event in self.trace.recent(4096))
 
     def alarm(self, kind: str) -> str | None:
-        return next((alarm.text for alarm in self.alarms.standing() if alarm.kind == kind), None)
+        return next((alarm.text for alarm in self.alarms.active() if alarm.kind == kind), None)
 
 
 @asynccontextmanager

@@ -44,8 +44,8 @@ class Stage:
     fake: FakeRouter
     alarms: Alarms
 
-    def standing(self) -> dict[str, str]:
-        return {alarm.kind: alarm.text for alarm in self.alarms.standing()}
+    def active(self) -> dict[str, str]:
+        return {alarm.kind: alarm.text for alarm in self.alarms.active()}
 
 
 @asynccontextmanager

@@ -75,7 +75,7 @@ class Stage:
 
     def alarm(self, kind: str = ADDRESS_GONE.kind) -> AlarmView | None:
         """Return the active alarm of this kind, or None."""
-        return next((each for each in self.alarms.standing() if each.kind == kind), None)
+        return next((each for each in self.alarms.active() if each.kind == kind), None)
 
 
 def started(stage: Stage) -> AddressWatch:
@@ -124,7 +124,7 @@ def test_address_missing_for_one_check_is_ignored(tmp_path: Path) -> None:
     stage.check(watch, NEW, times=LOOKS - 1)
     stage.check(watch, OLD, times=1)
     stage.check(watch, NEW, times=LOOKS - 1)
-    assert stage.alarms.standing() == ()
+    assert stage.alarms.active() == ()
 
 
 @pytest.mark.parametrize("left", [(), (DOCKER,), (replace(OLD, is_up=False),), (LanInterface("eth0", "169.254.7.7"),)])
@@ -191,7 +191,7 @@ def test_forwarded_address_is_not_watched(tmp_path: Path) -> None:
     stage = Stage(tmp_path, '[gossip]\nbind = "0.0.0.0:7668"\nadvertise = "192.168.99.9:7668"')
     watch = started(stage)
     stage.check(watch, NEW, DOCKER)
-    assert stage.alarms.standing() == ()
+    assert stage.alarms.active() == ()
 
 
 def test_settings_with_old_address_raise_alarm_after_move(tmp_path: Path) -> None:

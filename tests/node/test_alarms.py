@@ -13,7 +13,7 @@ def raised(first: str, then: str) -> tuple[int, str]:
     alarms = Alarms(trace)
     for text in (first, then):
         alarms.set(SLOW_MAJORITY, text)
-    return len(trace.read(1).events), alarms.standing()[0].text
+    return len(trace.read(1).events), alarms.active()[0].text
 
 
 @pytest.mark.parametrize(

@@ -243,11 +243,11 @@ async def test_disk_alarm_is_set_in_sixth_second_of_job(
 
     nursery.start_soon(RaftNotices(trace, alarms, lambda _: None).run, pending_ms)
     await trio.sleep(begin_s + 4.9)
-    assert alarms.standing() == ()
+    assert alarms.active() == ()
     await trio.sleep(1.2)
-    assert [each.kind for each in alarms.standing()] == ["disk-unresponsive"]
+    assert [each.kind for each in alarms.active()] == ["disk-unresponsive"]
     await trio.sleep(15)
-    assert alarms.standing() == ()
+    assert alarms.active() == ()
 
 
 async def test_alarm_names_server_until_rejections_stop(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
@@ -257,10 +257,10 @@ async def test_alarm_names_server_until_rejections_stop(autojump_clock: MockCloc
     nursery.start_soon(content.run, lambda: 0)
     await trio.sleep(1)
     content.observe(ContentRejected(TWO, "too new"))
-    (alarm,) = alarms.standing()
+    (alarm,) = alarms.active()
     assert "server 2 (berlin)" in alarm.text
     assert "too new" in alarm.text
     await trio.sleep(QUIET_AFTER_S / 2)
-    assert alarms.standing()
+    assert alarms.active()
     await trio.sleep(QUIET_AFTER_S)
-    assert alarms.standing() == ()
+    assert alarms.active() == ()

@@ -64,7 +64,7 @@ def test_credentials_of_key_are_equal_on_all_members(tmp_path: Path) -> None:
 
 
 def alarm_text(alarms: Alarms) -> str:
-    return " ".join(f"{each.text}; {each.action}" for each in alarms.standing() if each.kind == FARM_KEY_FILE.kind)
+    return " ".join(f"{each.text}; {each.action}" for each in alarms.active() if each.kind == FARM_KEY_FILE.kind)
 
 
 def test_outdated_key_file_raises_alarm_until_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_outdated_key_file_raises_alarm_until_replaced(tmp_path: Path, monkeypat
     replace_farm_key(keys.path, keys.current)
     assert keys.path.stat().st_mode & 0o777 == 0o600
     keys.judge_file(keys.filed_now(), alarms)
-    assert alarms.standing() == ()
+    assert alarms.active() == ()
 
 
 def test_unusable_key_file_raises_alarm_with_remedy(tmp_path: Path) -> None:
@@ -108,15 +108,15 @@ def test_key_file_with_other_cluster_raises_alarm(tmp_path: Path) -> None:
     keys = FarmKeys(tmp_path / "farm.key", filed, cluster_id=lambda: cluster_ids[0])
     board = Alarms(EventLog("a", lambda: 0))
     keys.judge_file(keys.filed_now(), board)
-    assert board.standing() == ()
+    assert board.active() == ()
     cluster_ids.pop(0)
     keys.judge_file(keys.filed_now(), board)
-    assert "names another cluster" in board.standing()[0].text
-    assert "garlicfarm keys export --replace" in board.standing()[0].action
+    assert "names another cluster" in board.active()[0].text
+    assert "garlicfarm keys export --replace" in board.active()[0].action
     assert keys.exported.cluster_id == mine
     replace_farm_key(keys.path, keys.exported)
     keys.judge_file(keys.filed_now(), board)
-    assert board.standing() == ()
+    assert board.active() == ()
 
 
 def test_newer_or_foreign_key_file_is_not_replaced(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_unreadable_renewed_key_is_not_reported_as_missing(
     alarms = Alarms(EventLog("node-1", lambda: 0))
     key.renew(NOW_S)
     judge_key(key, NOW_S, SharedAlarm(alarms, SIGNING_KEY))
-    [alarm] = alarms.standing()
+    [alarm] = alarms.active()
     assert f"`chown {USER_NAME} {path}`" in alarm.text
     assert alarm.action == CORRECT_FILE
 
@@ -208,7 +208,7 @@ def test_unreadable_farm_key_is_not_reported_as_foreign(
     make_unreadable(path)
     alarms = Alarms(EventLog("node-1", lambda: 0))
     keys.judge_file(keys.filed_now(), alarms)
-    [alarm] = alarms.standing()
+    [alarm] = alarms.active()
     assert alarm.kind == FARM_KEY_FILE.kind
     assert f"`chown {USER_NAME} {path}`" in alarm.text
     assert "another farm" not in alarm.text

@@ -88,7 +88,7 @@ class Founder:
     @property
     def alarm(self) -> str | None:
         """Return the text of the formation alarm, or None."""
-        return next((each.text for each in self.alarms.standing() if each.kind == FORMATION.kind), None)
+        return next((each.text for each in self.alarms.active() if each.kind == FORMATION.kind), None)
 
 
 async def test_promise_is_on_disk_before_advertisement(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -58,11 +58,11 @@ async def test_unavailable_status_raises_alarm_only(monkeypatch: Patch, autojump
         status = await on.router.local_router_status()
         assert status.attached
         assert status.uptime_ms is None
-        assert "nothing answers at 127.0.0.1:7650" in on.standing()["router-status"]
+        assert "nothing answers at 127.0.0.1:7650" in on.active()["router-status"]
         assert (await on.router.local_leaf_status(LEAF.hash)).healthy
         control.up = True
         assert (await on.router.local_router_status()).uptime_ms == 3_600_000
-        assert on.standing() == {}
+        assert on.active() == {}
 
 
 async def test_unhealthy_network_status_raises_alarm(monkeypatch: Patch, autojump_clock: Clock) -> None:
@@ -70,7 +70,7 @@ async def test_unhealthy_network_status_raises_alarm(monkeypatch: Patch, autojum
     control.info["i2p.router.net.status"] = 13
     async with stage_with_control(monkeypatch, autojump_clock, control) as on:
         await on.router.local_router_status()
-        assert "it does not have active peers" in on.standing()["router-status"]
+        assert "it does not have active peers" in on.active()["router-status"]
 
 
 # -- status and measurements -------------------------------------------------------------------------------------------
@@ -86,19 +86,19 @@ async def test_attached_router_without_i2pcontrol_has_unknown_figures(
         assert status.exploratory_tunnels is None
         assert status.participating_tunnels is None
         assert status.memory_percent is not None
-        assert on.standing() == {}
+        assert on.active() == {}
 
 
 async def test_unreachable_router_raises_alarm_with_unhealthy_leaves(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(up=False)) as on:
         assert not (await on.router.local_router_status()).attached
         assert not (await on.router.local_leaf_status(LEAF.hash)).healthy
-        assert "nothing answers at 127.0.0.1:7654" in on.standing()["router-unreachable"]
+        assert "nothing answers at 127.0.0.1:7654" in on.active()["router-unreachable"]
         on.fake.up = True
         await trio.sleep(60)
         assert (await on.router.local_router_status()).attached
         assert (await on.router.local_leaf_status(LEAF.hash)).healthy
-        assert on.standing() == {}
+        assert on.active() == {}
 
 
 async def test_unreachable_router_does_not_delay_report(monkeypatch: Patch, autojump_clock: Clock) -> None:
@@ -111,7 +111,7 @@ async def test_unreachable_router_does_not_delay_report(monkeypatch: Patch, auto
 async def test_router_with_wrong_clock_raises_alarm_but_publishes(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(clock_offset_ms=-45_000)) as on:
         await on.router.local_router_status()
-        assert "differs from this machine's by -45 s" in on.standing()["router-clock"]
+        assert "differs from this machine's by -45 s" in on.active()["router-clock"]
         await on.router.publish_meta_lease_set(HASH, structure())
         assert on.fake.structures == [structure()]
 

@@ -35,8 +35,8 @@ class ObservedFarm:
         await self.applied_state.apply(self.index, (Entry.command(1, entry),))
 
     @property
-    def standing(self) -> list[str]:
-        return [each.text for each in self.alarms.standing() if each.kind == ENTRIES_WITHOUT_EFFECT.kind]
+    def active(self) -> list[str]:
+        return [each.text for each in self.alarms.active() if each.kind == ENTRIES_WITHOUT_EFFECT.kind]
 
 
 async def test_entry_without_effect_is_event_with_counter(autojump_clock: MockClock) -> None:
@@ -53,7 +53,7 @@ async def test_entry_without_effect_is_event_with_counter(autojump_clock: MockCl
     refusal = farm.applied_state.refusal_of(2)
     assert refusal is not None
     assert "garlicfarm node admit-client" in refusal
-    assert farm.standing == []
+    assert farm.active == []
 
 
 async def test_many_entries_without_effect_raise_one_alarm(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
@@ -61,11 +61,11 @@ async def test_many_entries_without_effect_raise_one_alarm(autojump_clock: MockC
     nursery.start_soon(farm.watch.run)
     for _ in range(5 * ALARM_AFTER):
         await farm.commit(signed(WEIGHT, 9))
-    [text] = farm.standing
+    [text] = farm.active
     assert f"cost (unknown-author, signed by {node_id(9).hex()})" in text
     assert sum(event.kind == "alarm-raised" for event in farm.trace.recent(4096)) == 1
     await trio.sleep(QUIET_AFTER_S + WITHIN_S)
-    assert farm.standing == []
+    assert farm.active == []
 
 
 async def test_occasional_or_old_entries_do_not_raise_alarm(autojump_clock: MockClock) -> None:
@@ -76,4 +76,4 @@ async def test_occasional_or_old_entries_do_not_raise_alarm(autojump_clock: Mock
     for _ in range(2 * ALARM_AFTER):
         await farm.commit(signed(WEIGHT, 9))
         await trio.sleep(WITHIN_S / 10)
-    assert farm.standing == []
+    assert farm.active == []

@@ -146,8 +146,8 @@ async def test_list_reload_keeps_old_one_on_error(tmp_path: Path) -> None:
     path.write_text("nonsense")
     await users.reload(alarms)
     assert users.scopes_of("User:reader") == {CommitScope.SUBMIT}
-    assert [alarm.kind for alarm in alarms.standing()] == [KAFKA_USERS.kind]
+    assert [alarm.kind for alarm in alarms.active()] == [KAFKA_USERS.kind]
     path.write_text(f"other {WORD}\n")
     await users.reload(alarms)
     assert users.scram(SHA_512, "reader") is None
-    assert alarms.standing() == ()
+    assert alarms.active() == ()

@@ -70,7 +70,7 @@ class Stage:
                 clock.jump(step_s)
             await wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
-        return next((each.text for each in self.alarms.standing() if each.kind == FEATURE_LEVEL.kind), None)
+        return next((each.text for each in self.alarms.active() if each.kind == FEATURE_LEVEL.kind), None)
 
     async def _propose(self, entries: tuple[bytes, ...]) -> Any:
         numbers = [decode(each).number for each in entries]  # type: ignore[union-attr]  # a level

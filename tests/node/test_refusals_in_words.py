@@ -44,7 +44,7 @@ class Operator:
         self.metrics = Metrics(self.refused.incident, self.refused.connected)
 
     def alarm(self, kind: str) -> AlarmView | None:
-        return next((each for each in self.alarms.standing() if each.kind == kind), None)
+        return next((each for each in self.alarms.active() if each.kind == kind), None)
 
 
 @dataclass
@@ -178,7 +178,7 @@ async def test_refusal_is_reported_to_both_sides_with_remedy(
 async def test_dates_of_pinned_certificate_are_ignored(tmp_path: Path, days: tuple[int, int]) -> None:
     async with scene(self_signed(tmp_path, days=days)) as found:
         await found.until(lambda: found.bob.metrics.counts[ConnectionEvent.CONNECTIONS_ESTABLISHED])
-        assert found.alice.alarms.standing() == ()
+        assert found.alice.alarms.active() == ()
 
 
 async def test_client_refuses_certificate_of_other_farm(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ async def test_client_refuses_certificate_of_other_farm(tmp_path: Path) -> None:
         assert "may not accept this node's certificate" in str(found.bob.events[0].data)
         assert found.bob.metrics.counts[Fault.DISTRUSTED] >= 1
         assert found.bob.metrics.counts[ConnectionEvent.CHALLENGES] == 0
-        assert found.bob.alarms.standing() == ()
+        assert found.bob.alarms.active() == ()
 
 
 async def test_replayed_handshake_is_refused_with_alarm(tmp_path: Path) -> None:
@@ -238,9 +238,9 @@ async def test_alarms_end_when_refused_side_is_accepted(tmp_path: Path) -> None:
     async with scene(load_or_create_certificate(tmp_path), replace(CALLER, credentials=lambda: (shown[0],))) as found:
         await found.until(lambda: found.alice.alarm(REFUSED_BY_PEERS.kind))
         shown[0] = CREDENTIALS
-        await found.until(lambda: not found.alice.alarms.standing())
+        await found.until(lambda: not found.alice.alarms.active())
         # The refusing side's alarm also ends: a node that receives new keys a moment later is not an attacker.
-        await found.until(lambda: not found.bob.alarms.standing())
+        await found.until(lambda: not found.bob.alarms.active())
 
 
 async def test_alarms_end_without_new_incidents(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) -> None:
@@ -257,14 +257,14 @@ async def test_alarms_end_without_new_incidents(autojump_clock: trio.testing.Moc
     assert alarm.text == "a replay"
     assert bob.alarm(REFUSED_BY_PEERS.kind) is None
     await trio.sleep(QUIET_AFTER_S)
-    assert bob.alarms.standing() == ()
+    assert bob.alarms.active() == ()
 
 
 async def test_fault_without_credentials_is_not_an_alarm() -> None:
     bob = Operator("bob")
     for fault in (Fault.WRONG_PATH, Fault.MALFORMED, Fault.SILENT, Fault.TOO_LARGE, Fault.DISTRUSTED):
         bob.refused.incident(Incident(fault, "10.0.0.7", "rubbish"))
-    assert bob.alarms.standing() == ()
+    assert bob.alarms.active() == ()
     assert len(bob.events) == 5
 
 

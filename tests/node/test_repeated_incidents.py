@@ -81,7 +81,7 @@ async def test_wrong_method_is_reported_without_alarm() -> None:
         Incident(Fault.WRONG_METHOD, "10.0.0.1", "requested with the method 'POST', but a handshake begins with GET")
     )
     assert trace.recent(1)[0].data["reason"] == "wrong-method"
-    assert alarms.standing() == ()
+    assert alarms.active() == ()
 
 
 async def test_down_server_is_reported_once_then_with_count(autojump_clock: MockClock) -> None:

@@ -117,7 +117,7 @@ async def test_era_without_box_keeps_keys_without_alarm(farm_key: Path, era: int
     node.state = replace(node.state, rekeying=replace(node.state.rekeying, era=era, boxes={}))
     assert not await node.identities._follow_era()
     assert node.agent.keyring == before
-    assert node.identities.alarms.standing() == (), "with `key-retired` no member would export the keys"
+    assert node.identities.alarms.active() == (), "with `key-retired` no member would export the keys"
 
 
 @each_case(("era", "used_at"), [(0, 1), (2**32, 1), (1, 2**64), (1, -1), (-1, 1)])

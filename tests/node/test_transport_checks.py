@@ -96,9 +96,9 @@ def test_certificate_outside_its_dates_raises_alarm(tmp_path: Path, days: tuple[
     alarms = Alarms(EventLog("node", lambda: 0))
     found = validity_of(self_signed(tmp_path, days=days), datetime.now(UTC))
     show_validity(found, alarms, CERTIFICATE)
-    assert [each.kind for each in alarms.standing()] == kinds
+    assert [each.kind for each in alarms.active()] == kinds
     show_validity(found, alarms, CONTROL_CERTIFICATE)
-    assert [each.kind for each in alarms.standing()] == [*kinds, *(f"control-{kind}" for kind in kinds)]
+    assert [each.kind for each in alarms.active()] == [*kinds, *(f"control-{kind}" for kind in kinds)]
 
 
 def test_zmq_endpoint_needs_extra_and_readable_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

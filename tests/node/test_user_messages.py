@@ -99,7 +99,7 @@ async def test_clocks_are_compared_before_founding() -> None:
 
         async def until(*, raised: bool) -> None:
             with trio.fail_after(60):
-                while bool(alarms.standing()) is not raised:  # noqa: ASYNC110 - polls like an operator
+                while bool(alarms.active()) is not raised:  # noqa: ASYNC110 - polls like an operator
                     await trio.sleep(0.1)
 
         async with trio.open_nursery() as nursery:
@@ -107,8 +107,8 @@ async def test_clocks_are_compared_before_founding() -> None:
                 watch_founding_clocks, oslo.group, oslo.directory, "oslo", alarms, lambda: founded[0], lambda: 1_000
             )
             await until(raised=True)
-            assert [each.kind for each in alarms.standing()] == ["clock"]
-            assert "kyoto" in alarms.standing()[0].text
+            assert [each.kind for each in alarms.active()] == ["clock"]
+            assert "kyoto" in alarms.active()[0].text
             kyoto.clock_ms = 1_500
             await until(raised=False)
             founded[0] = True

@@ -119,9 +119,9 @@ async def test_failed_reading_is_retried_without_another_change(
     os_open = os.open
     monkeypatch.setattr(os, "open", failing)
     await users.reload(alarms)
-    assert [each.kind for each in alarms.standing()] == [USERS.kind]
+    assert [each.kind for each in alarms.active()] == [USERS.kind]
     await users.reload(alarms)
-    assert alarms.standing() == ()
+    assert alarms.active() == ()
     assert users.password_of("south") == "two"
 
 
@@ -135,8 +135,8 @@ async def test_invalid_users_file_keeps_previous_users(tmp_path: Path, farm_keys
     private(users_file, "rubbish")
     await users.reload(alarms)
     assert users.password_of("south") == "two"
-    assert [each.kind for each in alarms.standing()] == [USERS.kind]
+    assert [each.kind for each in alarms.active()] == [USERS.kind]
     private(users_file, "north:one\n")
     await users.reload(alarms)
     assert users.password_of("north") == "one"
-    assert alarms.standing() == ()
+    assert alarms.active() == ()

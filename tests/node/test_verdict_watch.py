@@ -42,7 +42,7 @@ class ObservedNode:
 
     @property
     def active_alarms(self) -> list[str]:
-        return [alarm.kind for alarm in self.alarms.standing()]
+        return [alarm.kind for alarm in self.alarms.active()]
 
 
 async def during(watched: ObservedNode, step: Callable[[], None], seconds: float) -> None:

@@ -35,7 +35,7 @@ STATIONS: Final = frozenset(
         "Raft.describe",
         "PeerLinks.describe",
         "MemberDirectory.metadata_of",
-        "Alarms.standing",
+        "Alarms.active",
         "EventLog.recent",
         "candidates_of",
         "lease_set_entries",

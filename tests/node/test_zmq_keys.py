@@ -73,11 +73,11 @@ async def test_changed_list_in_force_unless_invalid(tmp_path: Path) -> None:
     keys = ListedKeys(file, read_listed_keys(file))
     file.write_text("reader")
     await keys.reload(alarms)
-    assert [alarm.kind for alarm in alarms.standing()] == [ZMQ_KEYS.kind]
+    assert [alarm.kind for alarm in alarms.active()] == [ZMQ_KEYS.kind]
     assert keys.may(user_of(WRITER), CommitScope.SUBMIT)
     file.write_text(f"reader {to_z85(READER.public)} submit\n")
     await keys.reload(alarms)
-    assert alarms.standing() == ()
+    assert alarms.active() == ()
     assert keys.may(user_of(READER), CommitScope.SUBMIT)
     assert not keys.may(user_of(WRITER), CommitScope.SUBMIT)
     assert not keys.is_listed(WRITER.public)

@@ -301,10 +301,10 @@ def test_advice_about_key_file_ends_alarm(tmp_path: Path, garlicfarm: Callable[.
             fake.farm_key = filed.following(fake.chain)
     alarms = Alarms(EventLog("node-1", lambda: 0))
     keys.judge_file(keys.filed_now(), alarms)
-    [alarm] = alarms.standing()
+    [alarm] = alarms.active()
     run_all(f"{alarm.text} {alarm.action}", garlicfarm)
     keys.judge_file(keys.filed_now(), alarms)
-    assert alarms.standing() == ()
+    assert alarms.active() == ()
 
 
 def test_advice_about_signing_key_ends_alarm(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
@@ -314,14 +314,14 @@ def test_advice_about_signing_key_ends_alarm(tmp_path: Path, garlicfarm: Callabl
     save_signing_key(path, master.sign_transient(now_s, 3600))
     held, alarms = PublishingKey.load(path), Alarms(EventLog("node-1", lambda: 0))
     judge_key(held, now_s, SharedAlarm(alarms, SIGNING_KEY))
-    [alarm] = alarms.standing()
+    [alarm] = alarms.active()
     assert "`garlicfarm keys offline`" in alarm.action
     made = garlicfarm("keys", "offline", "--master", str(tmp_path / "master.key"), "--out", str(tmp_path / "new.key"))
     assert made.exit_code == 0, made.output
     (tmp_path / "new.key").replace(path)
     assert held.renew(now_s)
     judge_key(held, now_s, SharedAlarm(alarms, SIGNING_KEY))
-    assert alarms.standing() == ()
+    assert alarms.active() == ()
 
 
 # -- a founding blocked by an unknown node -----------------------------------------------------------------------------

@@ -282,7 +282,7 @@ class World:
                 and reported
                 and known is not None
                 and known.clock_off
-                and known.heard_ms > BASE_MS + self.led_since
+                and known.reported_ms > BASE_MS + self.led_since
             ):
                 raise BrokenPromiseError(f"{where}: the right clock of server {each} counts as off")
         self.published += state.masters[MASTER].choice.server_id is not None

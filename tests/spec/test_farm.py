@@ -124,7 +124,7 @@ def test_reports_around_clock_entries_stay_fresh() -> None:
 
 def test_future_report_date_capped_by_log_time() -> None:
     log = Log(report(1, BASE_MS + PERIOD_MS + 29_000))
-    assert log.farm.state.servers[1].heard_ms == BASE_MS + PERIOD_MS
+    assert log.farm.state.servers[1].reported_ms == BASE_MS + PERIOD_MS
 
 
 def test_slow_clock_within_tolerance_keeps_reports_fresh() -> None:

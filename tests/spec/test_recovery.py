@@ -89,9 +89,9 @@ def test_survivor_without_report_keeps_last_publication() -> None:
 
 def test_reset_log_time_caps_report_and_publisher_times() -> None:
     before = old_farm(2)
-    assert before.servers[2].heard_ms > BASE_MS
+    assert before.servers[2].reported_ms > BASE_MS
     state = recovered(before, B, Reset(log_time_ms=BASE_MS))
-    assert state.log_time_ms == state.servers[1].heard_ms == BASE_MS
+    assert state.log_time_ms == state.servers[1].reported_ms == BASE_MS
     assert not state.stale(state.servers[1], TUNING)
     assert all(master.since_ms <= BASE_MS for master in state.masters.values())
 

@@ -205,14 +205,14 @@ def far_ahead(ms: int = JUMP_MS) -> Voters:
 def test_correction_moves_log_time_back_and_keeps_ages() -> None:
     farm = far_ahead()
     farm.append(CostFactor("a" * 52, 2.0), Factors(farm.index, "f", {"b" * 52: 1.05}))
-    ages = {each: farm.farm.state.log_time_ms - server.heard_ms for each, server in farm.farm.state.servers.items()}
+    ages = {each: farm.farm.state.log_time_ms - server.reported_ms for each, server in farm.farm.state.servers.items()}
     farm.reports({1: 60_000, 2: 60_000})
-    ages |= {each: farm.farm.state.log_time_ms - farm.farm.state.servers[each].heard_ms for each in (1, 2)}
+    ages |= {each: farm.farm.state.log_time_ms - farm.farm.state.servers[each].reported_ms for each in (1, 2)}
     changes = farm.append(Correction(BASE_MS + 60_000))
     assert changes[0] == LogTimeCorrected(BASE_MS + JUMP_MS, BASE_MS + 60_000)
     state = farm.farm.state
     assert farm.log_time == 60_000
-    assert {each: state.log_time_ms - server.heard_ms for each, server in state.servers.items()} == ages
+    assert {each: state.log_time_ms - server.reported_ms for each, server in state.servers.items()} == ages
     assert state.weights.factors["b" * 52] == PipelineFactor(1_050, state.log_time_ms)
     farm.reports({1: 90_000, 2: 90_000, 3: 90_000})
     farm.clock(90_000)

@@ -476,7 +476,7 @@ def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple
         if state.level >= BOUNDS_LEVEL:
             # A leader can admit more servers than there are places; only a few of them become voters.
             others = [each for each in others if not clocks.is_voter(each)] or others
-        del servers[min(others, key=lambda each: (servers[each].heard_ms, each))]
+        del servers[min(others, key=lambda each: (servers[each].reported_ms, each))]
     changes: list[Change] = []
     if clock_off and (before is None or not before.clock_off):
         changes.append(ClockOff(report.server_id, offset_ms))
@@ -562,10 +562,12 @@ def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[Fa
     log_time_ms = max(state.log_time_ms, clock.time_ms - excess_ms)
     unproven_ms = _unproven_silence_ms(log_time_ms - state.log_time_ms, tuning)
     aged = {
-        server_id: replace(server, heard_ms=server.heard_ms + unproven_ms)
+        server_id: replace(server, reported_ms=server.reported_ms + unproven_ms)
         for server_id, server in sorted(state.servers.items())
     }
-    silent = [server_id for server_id, server in aged.items() if log_time_ms - server.heard_ms > tuning.forget_after_ms]
+    silent = [
+        server_id for server_id, server in aged.items() if log_time_ms - server.reported_ms > tuning.forget_after_ms
+    ]
     servers = {server_id: server for server_id, server in aged.items() if server_id not in silent}
     weights = fading(state.weights, log_time_ms)
     clocks = state.clocks.clock_written(state.applied_term)

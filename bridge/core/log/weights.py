@@ -47,13 +47,13 @@ class PipelineFactor(Struct, frozen=True):
     """A factor in thousandths, and the log time of the entry that set it."""
 
     thousandths: int
-    said_ms: int
+    set_ms: int = field(name="said_ms")
     author: bytes = b""
     """The NodeId of the key that signed the entry; empty below `BOUNDS_LEVEL`."""
 
     def at(self, log_time_ms: int) -> int:
         """Return the factor in thousandths at this log time."""
-        age_ms = log_time_ms - self.said_ms
+        age_ms = log_time_ms - self.set_ms
         if age_ms <= FACTOR_HOLDS_MS:
             return self.thousandths
         left_ms = max(0, FACTOR_ENDS_MS - age_ms)
@@ -186,9 +186,9 @@ def take_factors(
 
 def fading(weights: Weights, log_time_ms: int) -> Weights:
     """Return the weights without the factors that have faded out."""
-    if all(log_time_ms - each.said_ms < FACTOR_ENDS_MS for each in weights.factors.values()):
+    if all(log_time_ms - each.set_ms < FACTOR_ENDS_MS for each in weights.factors.values()):
         return weights
-    left = {leaf: each for leaf, each in weights.factors.items() if log_time_ms - each.said_ms < FACTOR_ENDS_MS}
+    left = {leaf: each for leaf, each in weights.factors.items() if log_time_ms - each.set_ms < FACTOR_ENDS_MS}
     return replace(weights, factors=left)
 
 

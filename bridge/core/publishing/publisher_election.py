@@ -41,7 +41,7 @@ def choose_again(
     masters: dict[str, MasterState] = {}
     changes: list[PublisherChanged] = []
     for name in sorted(_with_places(state, recent, reported)):
-        before = recent.get(name) or MasterState(since_ms=max(server.heard_ms for server in state.serving(name)))
+        before = recent.get(name) or MasterState(since_ms=max(server.reported_ms for server in state.serving(name)))
         choice = choose(before.choice, candidates_of(state, name, tuning), tuning, at_clock=at_clock)
         leaves = select_leaves(state, name, tuning, at_clock=at_clock, reweighed=reweighed)
         masters[name] = replace(before, choice=choice, leaves=leaves)

@@ -138,7 +138,7 @@ def state_as_observed(state: FarmState, tuning: FarmTuning, observations: LocalO
     log_time_ms = max(state.log_time_ms, now_ms)
     silent_ms = log_time_ms - tuning.stale_after_ms - 1
     servers = {
-        server_id: replace(server, heard_ms=log_time_ms if server_id in observations.reachable else silent_ms)
+        server_id: replace(server, reported_ms=log_time_ms if server_id in observations.reachable else silent_ms)
         for server_id, server in state.servers.items()
     }
     servers[observations.own.server_id] = ServerState(observations.own, log_time_ms)

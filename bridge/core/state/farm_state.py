@@ -2,7 +2,7 @@
 
 The state does not depend on a local clock, a random source or the network.
 
-*`heard_ms`* is the log time of a report. Log time alone is too coarse, since it advances only once in a reporting
+*`reported_ms`* is the log time of a report. Log time alone is too coarse, since it advances only once in a reporting
 period. A report made just before a clock entry would be stale one period too early. Within that period the report's
 `date` decides, corrected by `lag_ms`: the lag of the sender's clock compared with log time. `lag_ms` starts at zero,
 and each report changes it as little as possible. With the uncorrected date, all reports of a server with a slow clock
@@ -68,10 +68,10 @@ class FarmTuning(Struct, frozen=True):
 
 
 class ServerState(Struct, frozen=True):
-    """One server's latest report, made at `heard_ms` of log time; `clock_off` if its date contradicts log time."""
+    """One server's latest report, made at `reported_ms` of log time; `clock_off` if its date contradicts log time."""
 
     report: Report
-    heard_ms: int
+    reported_ms: int = field(name="heard_ms")
     lag_ms: int = 0
     clock_off: bool = False
 
@@ -142,7 +142,7 @@ class FarmState(Struct, frozen=True):
 
     def stale(self, server: ServerState, tuning: FarmTuning) -> bool:
         """Return True if the server has not reported for 1.5 reporting periods of log time."""
-        return self.log_time_ms - server.heard_ms > tuning.stale_after_ms
+        return self.log_time_ms - server.reported_ms > tuning.stale_after_ms
 
     def serving(self, master: str) -> list[ServerState]:
         """Return the servers that report for `master`, in order of id; a report without masters is for all of them."""

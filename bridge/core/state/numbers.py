@@ -140,7 +140,7 @@ NUMBERS: dict[str, Number] = {
     ),
     "VoterClocks.readings.key": _raft_id("a Raft id"),
     "Publication.server_id": _raft_id("the Raft id of a publisher", 0),
-    "ServerState.heard_ms": _past("the log time of a report"),
+    "ServerState.reported_ms": _past("the log time of a report"),
     "ServerState.lag_ms": Number(
         NumberKind.DURATION, "the lag of a clock", STORED_MIN, STORED_MAX, "the server, by its clock", "unreachable"
     ),
@@ -193,7 +193,7 @@ NUMBERS: dict[str, Number] = {
     "PipelineFactor.thousandths": Number(
         NumberKind.FACTOR, "a pipeline's factor", *PIPELINE_BOUNDS, "the pipeline, 10 % an entry", "it fades"
     ),
-    "PipelineFactor.said_ms": _past("the log time of a factor"),
+    "PipelineFactor.set_ms": _past("the log time of a factor"),
     "Weights.through_index": Number(
         NumberKind.INDEX,
         "the last index read by a pipeline",

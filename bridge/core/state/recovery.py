@@ -70,7 +70,7 @@ def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> Fa
     farm = with_numbers(farm, lambda number, value: _reset(number, value, farm, reset))
     if reset.log_time_ms is not None:
         servers = {
-            each: replace(server, heard_ms=reset.log_time_ms, lag_ms=0, clock_off=False)
+            each: replace(server, reported_ms=reset.log_time_ms, lag_ms=0, clock_off=False)
             for each, server in farm.servers.items()
         }
         farm = replace(farm, log_time_ms=reset.log_time_ms, servers=servers)

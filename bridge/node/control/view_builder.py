@@ -71,7 +71,7 @@ class ViewBuilder:
                 metadata_of=node.member_directory.metadata_of,
                 log=None if farm is None else _farm_inputs(local, farm, self.contact),
                 address_of=self._address_of,
-                alarms=local.alarms.standing(),
+                alarms=local.alarms.active(),
                 events=self._events(),
                 counters=by_key(
                     self.control_counters.items(),

@@ -70,7 +70,7 @@ class Alarms:
         if self._active.pop(kind, None) is not None:
             self._trace.append(ALARM_CLEARED, {"alarm": kind})
 
-    def standing(self) -> tuple[AlarmView, ...]:
+    def active(self) -> tuple[AlarmView, ...]:
         """Return the active alarms, in order of kind."""
         return tuple(alarm for _, alarm in sorted(self._active.items()))
 

@@ -337,7 +337,7 @@ class AppliedState:
 
     def _note_look_ups(self, record: Record) -> None:
         if isinstance(record, Report) and record.server_id in self.state.servers:
-            self.look_ups.note(record, self.state.servers[record.server_id].heard_ms)
+            self.look_ups.note(record, self.state.servers[record.server_id].reported_ms)
 
     def _note_log_time(self, index: Index) -> None:
         moment_ms = self.state.log_time_ms

@@ -102,7 +102,7 @@ def _servers(state: FarmState) -> Iterator[SnapshotIdentity]:
             node_id=identity.node_id.hex(),
             standing=identity.standing.value,
             removed=raft_id in state.removed,
-            heard_ms=None if reported is None else reported.heard_ms,
+            heard_ms=None if reported is None else reported.reported_ms,
         )
 
 

@@ -119,7 +119,7 @@ class Observer:
     def set_back(self, host: Host, entry: Entry, before: FarmState, after: FarmState) -> None:
         """Judge an entry that sets log time back: only a correction does so, and it keeps the ages of reports."""
         ages = [
-            {server_id: state.log_time_ms - each.heard_ms for server_id, each in state.servers.items()}
+            {server_id: state.log_time_ms - each.reported_ms for server_id, each in state.servers.items()}
             for state in (before, after)
         ]
         if not isinstance(decode_record(entry.data), Correction) or ages[0] != ages[1]:

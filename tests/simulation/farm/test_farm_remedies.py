@@ -84,7 +84,7 @@ async def lost_server(world: World) -> None:
     assert await typed_in(world) == {"servers remove": 1}
 
 
-async def in_turn(*situations: Callable[[World], Awaitable[None]]) -> None:
+async def in_sequence(*situations: Callable[[World], Awaitable[None]]) -> None:
     async with World.open(SEED, profile=Profile(admit="ask")) as world:
         await world.start_all()
         await trio.sleep(FORMED_S)
@@ -94,7 +94,7 @@ async def in_turn(*situations: Callable[[World], Awaitable[None]]) -> None:
 
 
 def test_typed_remedies_end_their_alarms() -> None:
-    simulate(SEED, lambda: in_turn(waiting_node, outdated_key_file, damaged_key_file, retired_key, lost_server))
+    simulate(SEED, lambda: in_sequence(waiting_node, outdated_key_file, damaged_key_file, retired_key, lost_server))
 
 
 def advised_by_alarms() -> list[Remedy]:

@@ -95,7 +95,7 @@ class TransportEvent(CountedReason):
     REQUEST_NOT_RUNNING = "request_not_running", "requests before the transport runs, or after it has ended"
     REQUEST_NOT_SENT = "request_not_sent", "requests that could not be sent"
     REQUEST_UNANSWERED = "request_unanswered", "requests without a reply"
-    KEEP_ALIVE_UNSUPPORTED = "sign_of_life_unsupported", "keep-alives to a peer whose version cannot express them"
+    KEEP_ALIVE_UNSUPPORTED = "keep_alive_unsupported", "keep-alives to a peer whose version cannot express them"
 
 
 class Purpose(Enum):
