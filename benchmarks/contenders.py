@@ -77,14 +77,14 @@ async def drive(
 ) -> Turn:
     """Start the prepared client processes together, after a call of `on_ready`."""
     try:
-        patience_s = 30 + 3 * load.seconds
+        timeout_s = 30 + 3 * load.seconds
         for child in clients:
-            await child.wait_ready(patience_s)
+            await child.wait_ready(timeout_s)
         await on_ready()
         before = [server.processor_seconds() for server in servers]
         for child in clients:
             await child.send_line(GO)
-        results = [Result(**await child.receive_document(patience_s)) for child in clients]
+        results = [Result(**await child.receive_document(timeout_s)) for child in clients]
         used_s = [server.processor_seconds() - began for server, began in zip(servers, before, strict=True)]
     finally:
         for child in clients:

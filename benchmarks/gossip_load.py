@@ -162,11 +162,11 @@ def echo_askers(address: str, count: int, size_bytes: int) -> Iterator[list[Echo
 
 
 def run_askers(
-    askers: Sequence[Asker], patience_s: float = _PATIENCE_S, *, one_in_flight: bool = False
+    askers: Sequence[Asker], timeout_s: float = _PATIENCE_S, *, one_in_flight: bool = False
 ) -> tuple[int, float]:
     """Send the prepared datagrams, `OUTSTANDING` at a time for each; return the number of replies, and the seconds.
 
-    With `one_in_flight`, the askers send in order, each a single datagram at a time. The call ends `patience_s` after
+    With `one_in_flight`, the askers send in order, each a single datagram at a time. The call ends `timeout_s` after
     the last reply.
     """
     answers = 0
@@ -177,8 +177,8 @@ def run_askers(
         for asker in islice(waiting, 1 if one_in_flight else None):
             _send_next(asker, 1 if one_in_flight else OUTSTANDING)
         started = last = time.perf_counter()
-        while time.perf_counter() - last < patience_s:
-            for key, _ in selector.select(patience_s):
+        while time.perf_counter() - last < timeout_s:
+            for key, _ in selector.select(timeout_s):
                 replies = _drain(key.data)
                 if replies:
                     answers += replies

@@ -79,7 +79,7 @@ async def _run(document: dict[str, Any]) -> None:
 
 
 async def _write_to_farm(clients: list[GarlicFarmClient], number: int) -> bool:
-    submission = await clients[number % CLIENTS].submit((entry(number, 256),), patience_s=ATTEMPT_S)
+    submission = await clients[number % CLIENTS].submit((entry(number, 256),), timeout_s=ATTEMPT_S)
     return submission.outcome is Outcome.COMMITTED
 
 

@@ -38,7 +38,7 @@ class Submitter(Protocol):
     """A protocol's client, which finds the leader."""
 
     async def submit(
-        self, commands: Sequence[bytes], *, patience_s: float = 10.0, repeat_unknown: bool = False
+        self, commands: Sequence[bytes], *, timeout_s: float = 10.0, repeat_unknown: bool = False
     ) -> Submission:
         """Get `commands` committed; with `repeat_unknown`, submit them again when their outcome is unknown."""
 
@@ -74,28 +74,28 @@ class ExactlyOnceClient:
         self._opening = opening
         self._numbers = RequestNumbers(name, self._open_session, limits)
 
-    async def submit(self, command: bytes, *, patience_s: float = 30.0) -> Submission:
+    async def submit(self, command: bytes, *, timeout_s: float = 30.0) -> Submission:
         """Execute `command` at most once. Committed: it was executed. Unknown: perhaps. Any other outcome: it never is.
 
         Raises `SessionExpiredError` if the servers can no longer show whether it was executed. A server without the
         protocol's extensions cannot report this, and closes the connection: then the outcome is unknown.
         """
         longest_s = self._numbers.silence_max_s
-        if patience_s > longest_s:
+        if timeout_s > longest_s:
             raise ValueError(
-                f"patience_s = {patience_s:g} may exceed the lifetime of the session; use at most {longest_s:g}"
+                f"timeout_s = {timeout_s:g} may exceed the lifetime of the session; use at most {longest_s:g}"
             )
-        deadline_s = trio.current_time() + patience_s
+        deadline_s = trio.current_time() + timeout_s
         request = None
         with trio.move_on_at(deadline_s):
             request = await self._numbers.take()
         if request is None:
-            reason = f"no session could be begun within {patience_s:g} s: no leader answered; nothing was submitted"
+            reason = f"no session could be begun within {timeout_s:g} s: no leader answered; nothing was submitted"
             return Submission(Outcome.NOT_LEADER, reason=reason)
         try:
             found = await self._client.submit(
                 (self._seal(request, command),),
-                patience_s=max(0.0, deadline_s - trio.current_time()),
+                timeout_s=max(0.0, deadline_s - trio.current_time()),
                 repeat_unknown=True,
             )
             if found.expired:
@@ -109,6 +109,6 @@ class ExactlyOnceClient:
             self._numbers.release(request)
 
     async def _open_session(self) -> Index | None:
-        patience_s = self._numbers.silence_max_s
-        opened = await self._client.submit((self._opening,), patience_s=patience_s, repeat_unknown=True)
+        timeout_s = self._numbers.silence_max_s
+        opened = await self._client.submit((self._opening,), timeout_s=timeout_s, repeat_unknown=True)
         return None if opened.position is None else opened.position.index

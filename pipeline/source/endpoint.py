@@ -98,8 +98,8 @@ def check_answering_user(connected: socket.socket, path: str, own_user_id: int |
 class _UnixConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket; the host name is only for the Host header."""
 
-    def __init__(self, path: str, patience_s: float) -> None:
-        super().__init__("localhost", timeout=patience_s)
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
@@ -115,8 +115,8 @@ class _UnixConnection(http.client.HTTPConnection):
 class _PinnedConnection(http.client.HTTPConnection):
     """HTTP over TLS to a node that shows one of the pinned certificates."""
 
-    def __init__(self, host: str, port: int, fingerprints: frozenset[bytes], patience_s: float) -> None:
-        super().__init__(host, port, timeout=patience_s)
+    def __init__(self, host: str, port: int, fingerprints: frozenset[bytes], timeout_s: float) -> None:
+        super().__init__(host, port, timeout=timeout_s)
         self._fingerprints = fingerprints
 
     def connect(self) -> None:
@@ -139,20 +139,20 @@ class _PinnedConnection(http.client.HTTPConnection):
 class Endpoint:
     """A connection to one node; a context manager. It raises OSError, HTTPException, ValueError or TypeError."""
 
-    def __init__(self, address: str, credentials: Credentials, patience_s: float | None = None) -> None:
+    def __init__(self, address: str, credentials: Credentials, timeout_s: float | None = None) -> None:
         self.address = address
-        patience_s = TIMEOUT_SECONDS if patience_s is None else patience_s
+        timeout_s = TIMEOUT_SECONDS if timeout_s is None else timeout_s
         self._headers: dict[str, str] = {}
         self._connection: http.client.HTTPConnection
         if not address.startswith(f"{TCP_SCHEME}://"):
-            self._connection = _UnixConnection(address, patience_s)
+            self._connection = _UnixConnection(address, timeout_s)
             return
         url = urlsplit(address)
         if url.hostname is None or url.port is None:
             raise ValueError("an address of TCP is https://HOST:PORT")
         if not credentials.fingerprints or not credentials.token:
             raise RefusedError("TCP needs a token file and a certificate file: name them for this farm")
-        self._connection = _PinnedConnection(url.hostname, url.port, credentials.fingerprints, patience_s)
+        self._connection = _PinnedConnection(url.hostname, url.port, credentials.fingerprints, timeout_s)
         self._headers["Authorization"] = f"Bearer {credentials.token}"
 
     def __enter__(self) -> Self:

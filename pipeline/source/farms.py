@@ -326,8 +326,8 @@ class ManyFarms:
                 )
         waiting = [each.question for each in self._farms.values() if each.question is not None]
         is_first = all(each.first_log is None for each in self._farms.values())
-        patience_s = FIRST_PATIENCE_SECONDS if is_first else PATIENCE_SECONDS
-        wait(waiting, None if thorough else patience_s)
+        timeout_s = FIRST_PATIENCE_SECONDS if is_first else PATIENCE_SECONDS
+        wait(waiting, None if thorough else timeout_s)
         found: dict[str, SelectedLog] = {}
         for name, each in self._farms.items():
             log = _answer(each)

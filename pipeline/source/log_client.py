@@ -129,7 +129,7 @@ class FarmLog:
             failures.add(address, answer)
         raise failures.of_all(cluster)
 
-    def statuses(self, cluster: str | None = None, patience_s: float | None = None) -> list[LogStatus]:
+    def statuses(self, cluster: str | None = None, timeout_s: float | None = None) -> list[LogStatus]:
         """Return the status of all responsive nodes of `cluster`, or of the first one's cluster. Raise as `status`.
 
         `QUERIES_AT_ONCE` of them are queried concurrently.
@@ -137,7 +137,7 @@ class FarmLog:
         failures = _Failures()
         found: list[LogStatus] = []
         with DaemonPool(QUERIES_AT_ONCE) as pool:
-            answers = pool.map(lambda address: self._status_of(address, cluster, patience_s), self.addresses)
+            answers = pool.map(lambda address: self._status_of(address, cluster, timeout_s), self.addresses)
             for address, answer in zip(self.addresses, answers, strict=True):
                 if not isinstance(answer, LogStatus):
                     failures.add(address, answer)
@@ -152,9 +152,9 @@ class FarmLog:
         found = self.status()
         return found.first_index, found.commit_index
 
-    def oldest(self, cluster: str | None = None, patience_s: float | None = None) -> int:
+    def oldest(self, cluster: str | None = None, timeout_s: float | None = None) -> int:
         """Return the start of the range without gaps in the logs of the responsive nodes."""
-        return first_without_gap(self.statuses(cluster, patience_s))
+        return first_without_gap(self.statuses(cluster, timeout_s))
 
     def range(self, first: int, end: int, *, page_size: int, cluster: str | None = None) -> Iterator[LogEntry]:
         """Yield committed entries with first <= index < end, in order; raise FarmLogError if no node has them."""
@@ -178,10 +178,10 @@ class FarmLog:
             time.sleep(ROUND_PAUSE_SECONDS)
         raise FarmLogError(f"entry {next_index} cannot be read: {failures}")
 
-    def _status_of(self, address: str, cluster: str | None, patience_s: float | None = None) -> LogStatus | Exception:
+    def _status_of(self, address: str, cluster: str | None, timeout_s: float | None = None) -> LogStatus | Exception:
         """Return the status of a node of the cluster, or its error."""
         try:
-            with Endpoint(address, self.credentials, patience_s) as node:
+            with Endpoint(address, self.credentials, timeout_s) as node:
                 found = _status(node)
                 _check_same(found.cluster, cluster)
         except LOST as error:

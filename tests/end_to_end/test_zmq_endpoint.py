@@ -106,7 +106,7 @@ def test_listed_keys_read_follow_and_write_log(tmp_path: Path) -> None:
                     assert await writer.update(b'{"note":1}', request_id) == index
                 async with zmq_raft.connect([url], IDENT, curve=curve(node, UNLISTED)) as unlisted:
                     with pytest.raises(NoAnswerError):
-                        await unlisted.log_info(patience_s=1.0)
+                        await unlisted.log_info(timeout_s=1.0)
 
         trio.run(second_run)
         assert sum(b'"note"' in each.data for each in node.entries().values()) == 1

@@ -51,7 +51,7 @@ async def test_commands_execute_once_despite_kill_of_leader(tmp_path: Path) -> N
         async def stream(name: int) -> None:
             client = exactly_once(plain, f"client-{name}")
             for command in commands[name * 20 : name * 20 + 20]:
-                answers.append(await client.submit(command, patience_s=60))
+                answers.append(await client.submit(command, timeout_s=60))
                 if len(answers) == len(commands) // 3:
                     done.set()
 
@@ -108,17 +108,17 @@ async def test_read_without_known_commit_index_is_refused(tmp_path: Path) -> Non
         await nursery.start(client.run)
         await nursery.start(client_without_extensions.run)
         leader = await servers.leader()
-        refused, patience_s = await client_without_extensions.read_index(patience_s=0.5), 0.5
+        refused, timeout_s = await client_without_extensions.read_index(timeout_s=0.5), 0.5
         while refused.reason == "the request was not sent to a server yet":  # a busy machine takes longer to connect
-            patience_s *= 2
-            refused = await client_without_extensions.read_index(patience_s=patience_s)
+            timeout_s *= 2
+            refused = await client_without_extensions.read_index(timeout_s=timeout_s)
         assert (refused.outcome, refused.position) == (Outcome.NOT_LEADER, None)
         assert "does not know the extension read-index" in refused.reason
         left = next(server_id for server_id in servers.ids if server_id != leader)
         for server_id in set(servers.ids) - {left}:
             await servers.kill(server_id)
         with pytest.raises(NotLeaderError):
-            await read_barrier_anywhere(servers.runs[left].server, client, patience_s=0.5)
+            await read_barrier_anywhere(servers.runs[left].server, client, timeout_s=0.5)
         nursery.cancel_scope.cancel()
 
 
@@ -133,7 +133,7 @@ async def test_client_with_expired_session_is_refused(tmp_path: Path) -> None:
             await other.submit(b"push")
         with pytest.raises(SessionExpiredError, match="too many clients were active"):
             await first.submit(b"two")
-        old = await client_without_extensions.submit((request_entry(RequestId("first", 1, 2), b"two"),), patience_s=5)
+        old = await client_without_extensions.submit((request_entry(RequestId("first", 1, 2), b"two"),), timeout_s=5)
         assert old.outcome is Outcome.UNKNOWN, "a peer without the extension gets no acknowledgment"
         again = await first.submit(b"three")
         assert again.outcome is Outcome.COMMITTED
@@ -169,13 +169,13 @@ class ScriptedClient(GarlicFarmClient):
         self.delays_s: dict[int, float] = {}
         self.unresponsive = False
 
-    async def submit(self, commands: object, *, patience_s: float = 10.0, repeat_unknown: bool = False) -> Submission:
+    async def submit(self, commands: object, *, timeout_s: float = 10.0, repeat_unknown: bool = False) -> Submission:
         """Return a commit, or an unknown outcome after the timeout if `unresponsive` is set."""
         assert isinstance(commands, tuple)
         assert repeat_unknown
         self.sent.append(commands[0])
         index = len(self.sent)
-        await trio.sleep(patience_s if self.unresponsive else self.delays_s.get(index, 0.01))
+        await trio.sleep(timeout_s if self.unresponsive else self.delays_s.get(index, 0.01))
         if self.unresponsive:
             return Submission(Outcome.UNKNOWN, reason="server 1 has not answered in time")
         return Submission(Outcome.COMMITTED, LogId(index, 1))
@@ -208,16 +208,16 @@ async def test_unanswered_submission_reports_known_outcome(autojump_clock: MockC
     scripted = ScriptedClient()
     client = exactly_once(scripted, "c")
     scripted.unresponsive = True
-    refused = await client.submit(b"x", patience_s=5)
+    refused = await client.submit(b"x", timeout_s=5)
     assert refused.outcome is Outcome.NOT_LEADER
     assert "nothing was submitted" in refused.reason
     scripted.unresponsive = False
     await client.submit(b"y")
     scripted.unresponsive = True
-    unknown = await client.submit(b"z", patience_s=5)
+    unknown = await client.submit(b"z", timeout_s=5)
     assert unknown.outcome is Outcome.UNKNOWN
     with pytest.raises(ValueError, match="may exceed the lifetime of the session"):
-        await client.submit(b"z", patience_s=3_600)
+        await client.submit(b"z", timeout_s=3_600)
 
 
 # -- the state machine alone -------------------------------------------------------------------------------------------

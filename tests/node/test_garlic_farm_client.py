@@ -103,7 +103,7 @@ async def test_client_continues_within_longest_delay_after_outage(
         three(stage)
 
     stage.nursery.start_soon(start_servers)
-    submission = await client.submit([b"x"], patience_s=90)
+    submission = await client.submit([b"x"], timeout_s=90)
     assert submission.outcome is Outcome.COMMITTED
     assert returned_s <= trio.current_time() <= returned_s + ClientOptions().backoff_longest_s
 
@@ -134,7 +134,7 @@ async def test_busy_leader_is_retried_without_other_servers(stage: Stage, autoju
     await client.submit([])
     before = len(alice.handler.commands_of_clients) + len(bob.handler.commands_of_clients)
     carol.handler.client_answer = lambda _: ClientAnswer(busy=True, term=1)
-    submission = await client.submit([b"x"], patience_s=3)
+    submission = await client.submit([b"x"], timeout_s=3)
     assert submission.outcome is Outcome.BUSY
     assert "server 3 leads and is busy" in submission.reason
     assert carol.handler.commands_of_clients.count((b"x",)) > 3
@@ -168,7 +168,7 @@ async def test_unknown_outcome_remains_after_later_refusal(stage: Stage, autojum
     await client.submit([])
     hosts[2].handler.client_answer = lambda _: None
     hosts[0].handler.leader = hosts[1].handler.leader = None
-    submission = await client.submit([b"x"], patience_s=2, repeat_unknown=True)
+    submission = await client.submit([b"x"], timeout_s=2, repeat_unknown=True)
     assert submission.outcome is Outcome.UNKNOWN
 
 
@@ -178,7 +178,7 @@ async def test_unanswered_submission_has_unknown_outcome(stage: Stage, autojump_
     await client.submit([])
     for host in stage.hosts.values():
         host.handler.client_request = never  # type: ignore[method-assign]  # a handler that hangs
-    submission = await client.submit([b"x"], patience_s=1)
+    submission = await client.submit([b"x"], timeout_s=1)
     assert submission.outcome is Outcome.UNKNOWN
     assert "has not answered in time" in submission.reason
 
@@ -207,14 +207,14 @@ async def test_client_stopped_while_connecting_reports_it(
             await client.run(task_status=task_status)
 
     await stage.nursery.start(run)
-    submission = await client.submit([b"x"], patience_s=0.01)
+    submission = await client.submit([b"x"], timeout_s=0.01)
     assert submission.outcome is Outcome.NOT_LEADER
     assert "stopped while it connected" in submission.reason
 
 
 async def test_submission_without_reachable_server_is_never_sent(stage: Stage, autojump_clock: MockClock) -> None:
     client = await client_of(stage)
-    submission = await client.submit([b"x"], patience_s=5)
+    submission = await client.submit([b"x"], timeout_s=5)
     assert submission.outcome is Outcome.NOT_LEADER
     assert "Connection refused" in submission.reason
 
@@ -242,6 +242,6 @@ async def test_servers_redirecting_in_circle_are_tried_with_pauses(stage: Stage,
     alice, bob = stage.add(Host(ALICE)), stage.add(Host(BOB))
     alice.handler.leader, bob.handler.leader = BOB, ALICE
     client = await client_of(stage)
-    submission = await client.submit([b"x"], patience_s=10)
+    submission = await client.submit([b"x"], timeout_s=10)
     assert submission.outcome is Outcome.NOT_LEADER
     assert len(alice.handler.commands_of_clients) + len(bob.handler.commands_of_clients) < 40

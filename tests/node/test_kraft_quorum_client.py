@@ -112,7 +112,7 @@ def test_quorum_without_majority_has_leader_error(tmp_path: Path) -> None:
         # The remaining server may have been elected before the end of the others.
         await until(lambda: quorum.running[left].server.role.role is not Role.LEADER)
         with pytest.raises(QuorumClientError, match=r"127\.0\.0\.1"):
-            await QuorumClient([bootstrap(settings)[left - 1]], patience_s=0.1).describe()
+            await QuorumClient([bootstrap(settings)[left - 1]], timeout_s=0.1).describe()
 
     run_story(tmp_path, story)
 
@@ -266,7 +266,7 @@ async def brokers(topic: MemoryTopic, view: QuorumView | None = None) -> AsyncIt
     with trio.fail_after(60):
         async with open_listener(services, ListenerOptions()) as listener:
             topic.is_served_at(listener.port)
-            yield QuorumClient([(LOOPBACK, listener.port)], brokers=True, patience_s=0.1)
+            yield QuorumClient([(LOOPBACK, listener.port)], brokers=True, timeout_s=0.1)
 
 
 async def test_broker_log_is_its_only_topic() -> None:
@@ -336,7 +336,7 @@ async def test_broker_with_many_topics_points_to_controllers() -> None:
             return structs.replace(answer, topics=answer.topics * 3)
 
     async with open_listener([Kafkas(MemoryTopic())], ListenerOptions()) as listener:
-        client = QuorumClient([(LOOPBACK, listener.port)], brokers=True, patience_s=0.1)
+        client = QuorumClient([(LOOPBACK, listener.port)], brokers=True, timeout_s=0.1)
         with pytest.raises(
             QuorumClientError, match=r"serves 3 topics.*from its controllers, by --bootstrap-controller"
         ):
@@ -353,7 +353,7 @@ async def test_kafka_broker_with_one_topic_is_not_a_farm() -> None:
     topic.write(b"an order")
     async with open_listener([Kafkas(topic)], ListenerOptions()) as listener:
         topic.is_served_at(listener.port)
-        client = QuorumClient([(LOOPBACK, listener.port)], brokers=True, patience_s=0.1)
+        client = QuorumClient([(LOOPBACK, listener.port)], brokers=True, timeout_s=0.1)
         with pytest.raises(QuorumClientError, match=r"serves 1 topic and no log of a farm: read a topic with.* kcat"):
             await read(client, 0)
 
@@ -381,7 +381,7 @@ async def test_broker_refusing_voter_change_names_controllers() -> None:
 async def test_login_requirement_is_reported_to_client() -> None:
     security = ListenerSecurity(None, ScramUsers({}))
     async with open_listener([ConsumerService(MemoryTopic())], ListenerOptions(security=security)) as listener:
-        client = QuorumClient([(LOOPBACK, listener.port)], brokers=True, patience_s=0.1)
+        client = QuorumClient([(LOOPBACK, listener.port)], brokers=True, timeout_s=0.1)
         with pytest.raises(QuorumClientError, match=r"ended the connection.*it may require a login"):
             await client.describe()
 
@@ -390,6 +390,6 @@ async def test_controller_without_topics_names_option(tmp_path: Path) -> None:
     settings = formatted(tmp_path, 1, dynamic=True, initial=1)
     async with opened(settings) as quorum:
         await quorum.leader()
-        client = QuorumClient(bootstrap(settings), brokers=True, patience_s=0.1)
+        client = QuorumClient(bootstrap(settings), brokers=True, timeout_s=0.1)
         with pytest.raises(QuorumClientError, match="if it is a controller, name it with --bootstrap-controller"):
             await read(client, 0)

@@ -84,10 +84,10 @@ class Client:
     submissions: int = 0
 
     async def submit(
-        self, commands: Sequence[bytes], *, patience_s: float = 10.0, repeat_unknown: bool = False
+        self, commands: Sequence[bytes], *, timeout_s: float = 10.0, repeat_unknown: bool = False
     ) -> Submission:
         """Return the next outcome, after up to a second."""
-        await trio.sleep(min(patience_s, 1.0))
+        await trio.sleep(min(timeout_s, 1.0))
         answer = self.answers[min(self.submissions, len(self.answers) - 1)]
         self.submissions += 1
         if isinstance(answer, Exception):
@@ -323,12 +323,12 @@ async def test_read_after_process_pause_is_refused(mock_clock: MockClock) -> Non
             raise NotLeaderError(None)
 
     class LateClient:
-        async def read_index(self, *, patience_s: float) -> Submission:
-            with trio.move_on_after(patience_s):
+        async def read_index(self, *, timeout_s: float) -> Submission:
+            with trio.move_on_after(timeout_s):
                 await trio.sleep_forever()
             return Submission(Outcome.UNKNOWN, None, None)
 
     with pytest.raises(NotLeaderError):
         await read_barrier_anywhere(
-            cast("ConsensusServer", PausedServer()), cast("GarlicFarmClient", LateClient()), patience_s=1.0
+            cast("ConsensusServer", PausedServer()), cast("GarlicFarmClient", LateClient()), timeout_s=1.0
         )

@@ -131,7 +131,7 @@ async def test_sessions_expire_by_log_time_of_leader(tmp_path: Path) -> None:
         for time_ms, sessions in ((START_MS, 1), (START_MS + 4_000, 0)):
             now_ms[0] = time_ms
             if sessions:
-                await client.submit((request,), patience_s=60, repeat_unknown=True)
+                await client.submit((request,), timeout_s=60, repeat_unknown=True)
             while {(run.machine.log_time_ms, len(run.machine.sessions)) for run in runs} != {(time_ms, sessions)}:
                 for clock in clocks:
                     clock.leadership_changed()

@@ -109,7 +109,7 @@ async def test_client_continues_within_second_after_outage(autojump_clock: MockC
             for peer in peers:
                 peer.is_unresponsive = True
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(partial(client.update, b"hello", patience_s=90))
+                nursery.start_soon(partial(client.update, b"hello", timeout_s=90))
                 await trio.sleep(60 + tenths / 10)
                 returned_s = trio.current_time()
                 for peer in peers:
@@ -133,7 +133,7 @@ async def test_leader_found_if_others_name_its_old_address(autojump_clock: MockC
     for number in (1, 2, 3):
         ScriptedPeer(network, Peer(str(number), url_of(number)), members, "3")
     async with client_of(network) as client:
-        assert await client.update(b"hello", patience_s=5.0) == 1
+        assert await client.update(b"hello", timeout_s=5.0) == 1
         assert client._leader.url == url_of(3)
 
 
@@ -194,7 +194,7 @@ async def test_peers_naming_each_other_cause_bounded_retries(autojump_clock: Moc
     two.leader, three.leader = "1", None
     async with client_of(network) as client:
         with pytest.raises(NoAnswerError, match="reports that '1' leads"):
-            await client.update(b"hello", patience_s=3.0)
+            await client.update(b"hello", timeout_s=3.0)
     assert len(updates(one)) + len(updates(two)) < 60
 
 
@@ -232,7 +232,7 @@ async def test_unreachable_peer_skipped_and_named_in_error(autojump_clock: MockC
         network.refused = {url_of(1), url_of(2), url_of(3)}
         network.peers.clear()
         with pytest.raises(NoAnswerError, match=r"8001: Too many open files; .*8002: (no answer|Too many)"):
-            await client.update(b"hello", patience_s=2.0)
+            await client.update(b"hello", timeout_s=2.0)
 
 
 # -- updates -----------------------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ async def test_ignored_request_does_not_block_other_requests(autojump_clock: Moc
         async with trio.open_nursery() as nursery:
             nursery.start_soon(others)
             with pytest.raises(NoAnswerError, match="may be committed or not; repeat it with the id"):
-                await client.update(b"ignored", patience_s=2.9)
+                await client.update(b"ignored", timeout_s=2.9)
     assert len(one.of(ConfigRequest)) + len(two.of(ConfigRequest)) == 1
     assert len([request for request in updates(one) if getattr(request, "data", None) == b"ignored"]) == 6
 
@@ -354,7 +354,7 @@ async def test_error_names_peers_and_their_replies(autojump_clock: MockClock) ->
     two.leader = "7"
     async with client_of(network) as client:
         with pytest.raises(NoAnswerError) as raised:
-            await client.update(b"hello", bytes(range(12)), patience_s=2.0)
+            await client.update(b"hello", bytes(range(12)), timeout_s=2.0)
     assert str(raised.value) == (
         "no leader answered within 2 s: tcp://127.0.0.1:8001: does not know a leader; "
         "tcp://127.0.0.1:8002: reports that '7' "
@@ -489,7 +489,7 @@ async def test_late_peer_found_over_loopback() -> None:
             peer = LoopbackPeer(context)
             async with zmq_raft.connect([peer.url], "cluster") as client:
                 with pytest.raises(NoAnswerError, match="no answer within 500 ms"):
-                    await client.update(b"x", patience_s=0.2)
+                    await client.update(b"x", timeout_s=0.2)
                 await server.start(peer.run)
                 assert await client.update(b"x") == 1
             server.cancel_scope.cancel()
@@ -512,11 +512,11 @@ async def test_configuration_without_leader_comes_from_peer(autojump_clock: Mock
     network, (one, two, three) = cluster(leader=None)
     one.is_unresponsive = three.is_unresponsive = True
     async with client_of(network) as client:
-        reply = await client.config(patience_s=5.0)
+        reply = await client.config(timeout_s=5.0)
         assert (reply.is_leader, reply.leader, reply.peers) == (False, None, two.members)
         two.is_unresponsive = True
         with pytest.raises(NoAnswerError, match="no peer returned the configuration within 5 s"):
-            await client.config(patience_s=5.0)
+            await client.config(timeout_s=5.0)
 
 
 async def test_configuration_names_unresponsive_leader(autojump_clock: MockClock) -> None:
@@ -567,7 +567,7 @@ async def test_log_info_of_peer_does_not_change_leader(autojump_clock: MockClock
         assert (await client.log_info()).term == 3
         two.is_unresponsive = True
         with pytest.raises(NoAnswerError, match="8002 did not reply within 2 s"):
-            await client.log_info(two.url, patience_s=2.0)
+            await client.log_info(two.url, timeout_s=2.0)
 
 
 async def test_log_info_request_repeated_to_unresponsive_peer(autojump_clock: MockClock) -> None:
@@ -593,7 +593,7 @@ async def test_log_info_request_repeated_to_unresponsive_peer(autojump_clock: Mo
 
     two.script = script
     async with client_of(network) as client:
-        assert (await client.log_info(two.url, patience_s=30.0)).term == 7
+        assert (await client.log_info(two.url, timeout_s=30.0)).term == 7
     assert trio.current_time() == pytest.approx(2 * 0.5)
 
 
@@ -632,7 +632,7 @@ async def test_member_change_repeated_while_other_change_is_active(autojump_cloc
         assert await client.change_config(one.members[:2]) == 5
         assert trio.current_time() == pytest.approx(2.0)
         with pytest.raises(NoAnswerError, match="another change of the members is under way"):
-            await client.change_config(one.members[:1], patience_s=3.5)
+            await client.change_config(one.members[:1], timeout_s=3.5)
     assert len({request.request_id for request in one.of(ChangeRequest) if isinstance(request, ChangeRequest)}) == 2
 
 
@@ -659,7 +659,7 @@ async def test_false_configuration_dropped_after_next_reply(autojump_clock: Mock
 
     one.script = send_false_reply
     async with client_of(network, 1, 2) as client:
-        assert await client.update(b"x", patience_s=60.0) == 1
+        assert await client.update(b"x", timeout_s=60.0) == 1
         assert network.connected == [two.url]
         assert (await client.config()).peers == two.members
 
@@ -681,7 +681,7 @@ async def test_connections_bounded_if_peer_names_new_members(autojump_clock: Moc
     one.script = send_false_reply
     async with client_of(network, 1) as client:
         with pytest.raises(NoAnswerError, match="does not know a leader"):
-            await client.update(b"x", patience_s=60.0)
+            await client.update(b"x", timeout_s=60.0)
         await wait_all_tasks_blocked()
         most = max(most, len(network.open))
     assert next(rounds) > 5

@@ -245,7 +245,7 @@ async def test_reader_without_progress_ends_with_peer_replies(autojump_clock: Mo
         peer.script = lambda request, _respond: isinstance(request, EntriesRequest)
     async with client_of(network) as client:
         with pytest.raises(NoAnswerError, match=r"no entries came for 10 s: tcp://127.0.0.1:8001: (says|no answer)"):
-            await anext(client.entries(patience_s=10.0))
+            await anext(client.entries(timeout_s=10.0))
     assert trio.current_time() == pytest.approx(10.0)
 
 

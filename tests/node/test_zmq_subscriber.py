@@ -296,7 +296,7 @@ async def test_error_after_timeout_names_leader_without_broadcast(autojump_clock
     stage.urls["1"] = url
     async with client_of(stage.network) as client:
         with pytest.raises(NoAnswerError, match=r"no leader returned the URL of its broadcast within 3 s: .*8001: "):
-            await anext(client.subscribe(0, patience_s=3.0))
+            await anext(client.subscribe(0, timeout_s=3.0))
     assert stage.network.subscribed == []
     assert len(stage.peers[0].of(UrlRequest)) < 12
 

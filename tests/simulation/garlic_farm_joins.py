@@ -190,7 +190,7 @@ class Story:
     async def _write(self, servers: LoopbackGroup, client: ExactlyOnceClient, key: int) -> None:
         self._value += 1
         value, called = self._value, self._tick()
-        answer = await client.submit(json.dumps([key, value, PADDING]).encode(), patience_s=30)
+        answer = await client.submit(json.dumps([key, value, PADDING]).encode(), timeout_s=30)
         if answer.outcome is not Outcome.COMMITTED or answer.position is None:
             self.figures.unanswered += 1
             self.history.append(Operation(key, value, None, called, None))
@@ -205,7 +205,7 @@ class Story:
 
     async def _read(self, servers: LoopbackGroup, plain: GarlicFarmClient, key: int) -> None:
         called = self._tick()
-        barrier = await plain.read_index(patience_s=30)
+        barrier = await plain.read_index(timeout_s=30)
         if barrier.outcome is not Outcome.COMMITTED or barrier.position is None:
             self.figures.unanswered += 1
             return

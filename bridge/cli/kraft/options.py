@@ -75,7 +75,7 @@ class Quorum(Struct, frozen=True):
     servers: str
     brokers: bool
     security: Path | None
-    patience_s: float
+    timeout_s: float
 
     def ask(self, question: Question[T]) -> T:
         """Return the response of the quorum, or end the command with the reason."""
@@ -93,9 +93,7 @@ class Quorum(Struct, frozen=True):
             fail(NO_SERVER)
         settings = {} if self.security is None else read_settings(self.security, ())
         options = kafka.DialOptions(security=protocol.tool_security(settings))
-        return await question(
-            protocol.QuorumClient(addresses, options, brokers=self.brokers, patience_s=self.patience_s)
-        )
+        return await question(protocol.QuorumClient(addresses, options, brokers=self.brokers, timeout_s=self.timeout_s))
 
 
 def given_spelling(name: str) -> str | None:

@@ -57,7 +57,7 @@ def add_voter(
         else:
             newcomer = (voter_id, kafka.uuid_of_text(voter_directory_id))
             listeners = protocol.endpoints("--listener", listener)
-    done = quorum.ask(lambda client: _add(client, *newcomer, listeners, quorum.patience_s))
+    done = quorum.ask(lambda client: _add(client, *newcomer, listeners, quorum.timeout_s))
     _print(done, as_json=as_json)
 
 
@@ -74,7 +74,7 @@ def remove_voter(quorum: Quorum, *, voter_id: int, voter_directory_id: str | Non
     if not yes:
         quorum.ask(lambda client: _check_removal(client, voter_id, directory))
     confirm(f"Remove voter {voter_id} from the quorum, so that it becomes an observer without a vote?", yes=yes)
-    done = quorum.ask(lambda client: _remove(client, voter_id, directory, quorum.patience_s))
+    done = quorum.ask(lambda client: _remove(client, voter_id, directory, quorum.timeout_s))
     _print(done, as_json=as_json)
 
 
@@ -89,7 +89,7 @@ async def _add(
     voter_id: int,
     directory_id: UUID,
     listeners: "Sequence[protocol.Endpoint]",
-    patience_s: float,
+    timeout_s: float,
 ) -> KraftChangeOutput:
     before = await client.describe()
     directory_ids = {each.node_id: each.directory_id for each in before.voters}
@@ -100,19 +100,19 @@ async def _add(
             f"voter {voter_id} is in the quorum with another directory, {kafka.uuid_text(directory_ids[voter_id])}: if "
             f"that one is lost, remove it first by `kraft remove-voter --voter-id {voter_id}`"
         )
-    answer = await client.add_voter(before.cluster_id, voter_id, directory_id, listeners, round(patience_s * 1000))
+    answer = await client.add_voter(before.cluster_id, voter_id, directory_id, listeners, round(timeout_s * 1000))
     return await _committed(client, answer, (voter_id, directory_id), is_voter=True)
 
 
 async def _remove(
-    client: "protocol.QuorumClient", voter_id: int, directory_id: UUID | None, patience_s: float
+    client: "protocol.QuorumClient", voter_id: int, directory_id: UUID | None, timeout_s: float
 ) -> KraftChangeOutput:
     before = await _check_removal(client, voter_id, directory_id)
     found = _named(before.voters, voter_id, directory_id)
     if found is None:
         return _output(before, changed=False)
     key = (voter_id, found.directory_id)
-    answer = await client.remove_voter(before.cluster_id, *key, round(patience_s * 1000))
+    answer = await client.remove_voter(before.cluster_id, *key, round(timeout_s * 1000))
     return await _committed(client, answer, key, is_voter=False)
 
 

@@ -60,7 +60,7 @@ class Cluster(Struct, frozen=True):
 
     seeds: tuple[str, ...]
     ident: str
-    patience_s: float
+    timeout_s: float
     keys: tuple[bytes, bytes, bytes] | None = None
     """For CURVE: the peers' public key, and our own pair."""
 
@@ -75,7 +75,7 @@ class Cluster(Struct, frozen=True):
         curve = None if self.keys is None else protocol.CurveClient(*self.keys)
         try:
             async with protocol.connect(self.seeds, self.ident, curve=curve) as client:
-                return await question(client, self.patience_s)
+                return await question(client, self.timeout_s)
         except (protocol.ClientError, ValueError) as error:
             fail(_reason(error))
 
@@ -108,7 +108,7 @@ _OPTIONS = (
 )
 
 
-def cluster_options(command: Callable[..., None], *, patience_s: float = PATIENCE_S) -> Callable[..., None]:
+def cluster_options(command: Callable[..., None], *, timeout_s: float = PATIENCE_S) -> Callable[..., None]:
     """Add the options that name the cluster; the command gets a `Cluster`."""
 
     @wraps(command)
@@ -123,7 +123,7 @@ def cluster_options(command: Callable[..., None], *, patience_s: float = PATIENC
     ) -> None:
         command(Cluster(seeds, ident, timeout, _curve_keys(key, server_key)), **arguments)
 
-    timed = timeout_option("timeout", "Seconds to wait for an answer.", default_s=patience_s)
+    timed = timeout_option("timeout", "Seconds to wait for an answer.", default_s=timeout_s)
     for option in (*_OPTIONS[:2], timed, *_OPTIONS[2:]):
         option(with_cluster)
     return with_cluster
@@ -154,7 +154,7 @@ zmq_raft.add_command(serve)
 
 
 @zmq_raft.command()
-@partial(cluster_options, patience_s=STATUS_PATIENCE_S)
+@partial(cluster_options, timeout_s=STATUS_PATIENCE_S)
 @wide_option
 @json_option
 @watchable
@@ -168,12 +168,12 @@ def status(cluster: Cluster, *, wide: bool, as_json: bool) -> None:
         echo(NO_LEADER, err=True)
 
 
-async def _status(client: "protocol.ZmqRaftClient", patience_s: float) -> ZmqRaftStatusOutput:
-    config = await client.config(patience_s=patience_s)
+async def _status(client: "protocol.ZmqRaftClient", timeout_s: float) -> ZmqRaftStatusOutput:
+    config = await client.config(timeout_s=timeout_s)
     views: list[ZmqRaftPeerView | None] = [None] * len(config.peers)
 
     async def query(number: int, peer: protocol.Peer) -> None:
-        views[number] = await _view(client, peer, patience_s)
+        views[number] = await _view(client, peer, timeout_s)
 
     async with trio.open_nursery() as nursery:
         for number, peer in enumerate(config.peers):
@@ -181,9 +181,9 @@ async def _status(client: "protocol.ZmqRaftClient", patience_s: float) -> ZmqRaf
     return ZmqRaftStatusOutput(config.leader, tuple(view for view in views if view is not None))
 
 
-async def _view(client: "protocol.ZmqRaftClient", peer: protocol.Peer, patience_s: float) -> ZmqRaftPeerView:
+async def _view(client: "protocol.ZmqRaftClient", peer: protocol.Peer, timeout_s: float) -> ZmqRaftPeerView:
     try:
-        info = await client.log_info(peer.url, patience_s=patience_s)
+        info = await client.log_info(peer.url, timeout_s=timeout_s)
     except protocol.NoAnswerError:
         return ZmqRaftPeerView(peer.peer_id, peer.url)
     return ZmqRaftPeerView(
@@ -253,8 +253,8 @@ def update(cluster: Cluster, *, data: tuple[str, ...], request_id: str | None, p
             echo(f"Committed at index {index}, request id {used.hex()}.")
         sys.stdout.flush()
 
-    async def send(client: "protocol.ZmqRaftClient", patience_s: float) -> list[str]:
-        return await _update_all(client, patience_s, updates, given, parallel, report)
+    async def send(client: "protocol.ZmqRaftClient", timeout_s: float) -> list[str]:
+        return await _update_all(client, timeout_s, updates, given, parallel, report)
 
     reasons = cluster.ask(send)
     if reasons:
@@ -263,7 +263,7 @@ def update(cluster: Cluster, *, data: tuple[str, ...], request_id: str | None, p
 
 async def _update_all(
     client: "protocol.ZmqRaftClient",
-    patience_s: float,
+    timeout_s: float,
     given: tuple[bytes, ...],
     request_id: bytes | None,
     parallel: int,
@@ -278,7 +278,7 @@ async def _update_all(
         async for data in receive:
             used = request_id or client.make_request_id()
             try:
-                index = await client.update(data, used, patience_s=patience_s)
+                index = await client.update(data, used, timeout_s=timeout_s)
             except (protocol.ClientError, ValueError) as error:
                 reasons.append(_reason(error))
                 feeding.cancel()
@@ -332,9 +332,9 @@ def log(cluster: Cluster, *, first: int, count: int, as_json: bool) -> None:
     If the log is compacted, the snapshot comes first.
     """
 
-    async def read(client: "protocol.ZmqRaftClient", patience_s: float) -> tuple[int, int]:
+    async def read(client: "protocol.ZmqRaftClient", timeout_s: float) -> tuple[int, int]:
         entries, last = 0, first - 1
-        async with aclosing(client.entries(first - 1, count, patience_s=patience_s)) as items:
+        async with aclosing(client.entries(first - 1, count, timeout_s=timeout_s)) as items:
             async for item in items:
                 _print_item(item, as_json=as_json)
                 if isinstance(item, protocol.CommittedEntry):
@@ -364,9 +364,9 @@ def follow(cluster: Cluster, *, first: int | None, as_json: bool) -> None:
         _print_item(item, as_json=as_json)
         sys.stdout.flush()
 
-    async def read(client: "protocol.ZmqRaftClient", patience_s: float) -> None:
-        previous = (await client.log_info(patience_s=patience_s)).commit if first is None else first - 1
-        await client.broadcast_url(patience_s=patience_s)
+    async def read(client: "protocol.ZmqRaftClient", timeout_s: float) -> None:
+        previous = (await client.log_info(timeout_s=timeout_s)).commit if first is None else first - 1
+        await client.broadcast_url(timeout_s=timeout_s)
         async with aclosing(client.subscribe(previous)) as items:
             async for item in items:
                 show(item)
@@ -420,15 +420,15 @@ def config(
     given = None if request_id is None else _request_id(request_id)
     named = None if change == "remove" else [parse_peer(each) for each in peers]
 
-    async def new_members(client: "protocol.ZmqRaftClient", patience_s: float) -> list["protocol.Peer"]:
+    async def new_members(client: "protocol.ZmqRaftClient", timeout_s: float) -> list["protocol.Peer"]:
         if named is not None and change == "set":
             return named
-        _, present = await _config(client, patience_s)
+        _, present = await _config(client, timeout_s)
         return _without(present, peers) if named is None else list(dict.fromkeys((*present, *named)))
 
-    async def change_members(client: "protocol.ZmqRaftClient", patience_s: float) -> tuple[list["protocol.Peer"], int]:
-        members = await new_members(client, patience_s)
-        return members, await client.change_config(members, given, patience_s=patience_s)
+    async def change_members(client: "protocol.ZmqRaftClient", timeout_s: float) -> tuple[list["protocol.Peer"], int]:
+        members = await new_members(client, timeout_s)
+        return members, await client.change_config(members, given, timeout_s=timeout_s)
 
     if change != "add":
         if not yes:
@@ -442,8 +442,8 @@ def config(
 _ENDS = {"set": "as the only members of the cluster?", "remove": "from the cluster?"}
 
 
-async def _config(client: "protocol.ZmqRaftClient", patience_s: float) -> tuple[str | None, Sequence[protocol.Peer]]:
-    reply = await client.config(patience_s=patience_s)
+async def _config(client: "protocol.ZmqRaftClient", timeout_s: float) -> tuple[str | None, Sequence[protocol.Peer]]:
+    reply = await client.config(timeout_s=timeout_s)
     return reply.leader, reply.peers
 
 

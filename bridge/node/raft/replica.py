@@ -213,26 +213,26 @@ class Replica:
 
     async def read_barrier(self) -> Index:
         """Wait until this node has applied all entries acknowledged before the call. Raise the errors in `refusals`."""
-        return await read_barrier_anywhere(self.server, self._others, patience_s=self.patience.submit_s)
+        return await read_barrier_anywhere(self.server, self._others, timeout_s=self.patience.submit_s)
 
     async def _submit_once(
-        self, commands: tuple[bytes, ...], patience_s: float, *, repeat_unknown: bool
+        self, commands: tuple[bytes, ...], timeout_s: float, *, repeat_unknown: bool
     ) -> SubmitAnswer:
         began_s = trio.current_time()
-        answer = await self._submit_somewhere(commands, patience_s, repeat_unknown=repeat_unknown)
+        answer = await self._submit_somewhere(commands, timeout_s, repeat_unknown=repeat_unknown)
         if answer.outcome is SubmitOutcome.COMMITTED:
             self.commits.observe(trio.current_time() - began_s)
         return answer
 
     async def _submit_somewhere(
-        self, commands: tuple[bytes, ...], patience_s: float, *, repeat_unknown: bool
+        self, commands: tuple[bytes, ...], timeout_s: float, *, repeat_unknown: bool
     ) -> SubmitAnswer:
         client = self._others
         if self.leads or client is None:
             return _answer_of(await self.server.propose(commands))
         try:
             sent = await client.submit(
-                commands, patience_s=min(self.patience.client_s, patience_s), repeat_unknown=repeat_unknown
+                commands, timeout_s=min(self.patience.client_s, timeout_s), repeat_unknown=repeat_unknown
             )
         except GarlicFarmError as error:
             return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=str(error))

@@ -69,7 +69,7 @@ def package_updates(client: PackageClient) -> Updates:
 
 def own_updates(client: ZmqRaftClient) -> Updates:
     async def submit(request_id: bytes, data: bytes) -> int:
-        return await client.update(data, request_id, patience_s=10.0)
+        return await client.update(data, request_id, timeout_s=10.0)
 
     return Updates(submit)
 

@@ -145,7 +145,7 @@ class Workload:
         request, detail = client.make_request_id(), ""
         for attempt in range(ATTEMPTS):
             try:
-                return Outcome.OK, await client.update(entry(key, value), request, patience_s=ORDER_S), ""
+                return Outcome.OK, await client.update(entry(key, value), request, timeout_s=ORDER_S), ""
             except zmq_raft.RequestExpiredError as error:
                 return (Outcome.UNKNOWN if attempt else Outcome.FAILED), None, str(error)
             except zmq_raft.NoAnswerError as error:

@@ -88,21 +88,21 @@ class GarlicFarmClient(TaskOwner):
                 self._preferred = self._random.choice(self._servers)
 
     async def submit(
-        self, commands: Sequence[bytes], *, patience_s: float = 10.0, repeat_unknown: bool = False
+        self, commands: Sequence[bytes], *, timeout_s: float = 10.0, repeat_unknown: bool = False
     ) -> Submission:
         """Append `commands`, in order, in one request; without any, only find the leader."""
         data = encode_request(
             wire.ClientRequest(entries=tuple(Entry.command(0, command) for command in commands)), self._limits
         )
-        return await self._submit(data, None, patience_s, repeat_unknown=repeat_unknown)
+        return await self._submit(data, None, timeout_s, repeat_unknown=repeat_unknown)
 
-    async def read_index(self, *, patience_s: float = 10.0) -> Submission:
+    async def read_index(self, *, timeout_s: float = 10.0) -> Submission:
         """Return a committed position: a state applied up to it includes everything acknowledged before this call.
 
         This does not write an entry. Only servers with the extension `read-index` are queried.
         """
         data = encode_request(wire.ReadIndexRequest(), self._limits)
-        return await self._submit(data, Extension.READ_INDEX, patience_s, repeat_unknown=True)
+        return await self._submit(data, Extension.READ_INDEX, timeout_s, repeat_unknown=True)
 
     async def call(self, server: int, request: wire.Request) -> wire.Reply | Lost:
         """Send one request to one server and return its reply. Raises `GarlicFarmError` if it cannot be reached."""
@@ -110,11 +110,11 @@ class GarlicFarmClient(TaskOwner):
         return await connection.call(encode_request(request, self._limits))
 
     async def _submit(
-        self, data: bytes, needed: Extension | None, patience_s: float, *, repeat_unknown: bool
+        self, data: bytes, needed: Extension | None, timeout_s: float, *, repeat_unknown: bool
     ) -> Submission:
         attempt = _Attempt()
         backoff = Backoff(self._options.backoff_first_s, self._options.backoff_longest_s, self._random)
-        with trio.move_on_after(patience_s + time_for(len(data))):
+        with trio.move_on_after(timeout_s + time_for(len(data))):
             while not attempt.settled(repeat_unknown=repeat_unknown):
                 if attempt.pause:
                     await trio.sleep(backoff.next_s())
@@ -252,14 +252,14 @@ async def _carry(connection: ClientConnection) -> None:
 
 
 async def read_barrier_anywhere(
-    server: ConsensusServer, client: GarlicFarmClient | None, *, patience_s: float = 10.0
+    server: ConsensusServer, client: GarlicFarmClient | None, *, timeout_s: float = 10.0
 ) -> Index:
     """Wait until `server` has applied everything acknowledged before the call; return the applied index.
 
     `client` queries the other servers and must be running; None without other servers. Raises `NotLeaderError` if no
     leader replied in time, `ServerBusyError`, or `ServerStoppedError`.
     """
-    deadline_s = trio.current_time() + patience_s
+    deadline_s = trio.current_time() + timeout_s
     refusal: NotLeaderError | ServerBusyError = NotLeaderError(None)
     with trio.move_on_at(deadline_s):
         while True:
@@ -270,7 +270,7 @@ async def read_barrier_anywhere(
             if client is None:
                 raise refusal
             left_s = max(0.0, deadline_s - trio.current_time())
-            answer = await client.read_index(patience_s=min(ASK_PATIENCE_S, left_s))
+            answer = await client.read_index(timeout_s=min(ASK_PATIENCE_S, left_s))
             if answer.position is not None:
                 refusal = ServerBusyError("this server has not applied the leader's commit index yet")
                 return await server.wait_applied(answer.position.index)

@@ -265,8 +265,8 @@ class ServerConnection:
         now_s = trio.current_time()
         if partial and self._began_s == inf:
             self._began_s = now_s
-        patience_s = self._options.stalled_s if partial else self._options.idle_s
-        self._receive_due_s = min(now_s + patience_s, self._whole_due_s)
+        timeout_s = self._options.stalled_s if partial else self._options.idle_s
+        self._receive_due_s = min(now_s + timeout_s, self._whole_due_s)
         self._expect(self._receive_due_s)
         data = await self._stream.receive_some(_READ_BYTES)
         self._receive_due_s = inf

@@ -43,19 +43,19 @@ _ONLY_ITSELF: Final = (
 
 
 async def request_addition(
-    client: GarlicFarmClient, server: ClusterServer, *, patience_s: float = 10.0
+    client: GarlicFarmClient, server: ClusterServer, *, timeout_s: float = 10.0
 ) -> MembershipAnswer:
     """Request the addition of `server` from the leader; it must listen at its endpoint."""
-    return await _call_leader(client, wire.AddServerRequest(entries=(LogEntry(0, server),)), patience_s)
+    return await _call_leader(client, wire.AddServerRequest(entries=(LogEntry(0, server),)), timeout_s)
 
 
-async def request_removal(client: GarlicFarmClient, server: int, *, patience_s: float = 10.0) -> MembershipAnswer:
+async def request_removal(client: GarlicFarmClient, server: int, *, timeout_s: float = 10.0) -> MembershipAnswer:
     """Request the removal of `server` from the leader.
 
     Our leaders accept this only from that server; see `_ONLY_ITSELF`.
     """
     named = LogEntry(0, ClusterServer(server, None))
-    return await _call_leader(client, wire.RemoveServerRequest(entries=(named,)), patience_s, _ONLY_ITSELF)
+    return await _call_leader(client, wire.RemoveServerRequest(entries=(named,)), timeout_s, _ONLY_ITSELF)
 
 
 async def join(
@@ -81,16 +81,16 @@ async def join(
 
 
 async def _call_leader(
-    client: GarlicFarmClient, request: wire.Request, patience_s: float, hint: str = ""
+    client: GarlicFarmClient, request: wire.Request, timeout_s: float, hint: str = ""
 ) -> MembershipAnswer:
     """Find the leader and send the request; if it does not lead any more, find the next one.
 
     `hint` is a possible reason for the leader to end the connection.
     """
-    result = MembershipAnswer(has_begun=False, leader=None, reason=f"no leader was found within {patience_s:g} s")
-    with trio.move_on_after(patience_s):
+    result = MembershipAnswer(has_begun=False, leader=None, reason=f"no leader was found within {timeout_s:g} s")
+    with trio.move_on_after(timeout_s):
         while True:
-            found = await client.submit((), patience_s=patience_s)
+            found = await client.submit((), timeout_s=timeout_s)
             if found.outcome is not Outcome.COMMITTED or found.leader is None:
                 return MembershipAnswer(has_begun=False, leader=found.leader, reason=found.reason)
             try:

@@ -133,12 +133,12 @@ class QuorumClient:
         options: DialOptions | None = None,
         *,
         brokers: bool = False,
-        patience_s: float = PATIENCE_S,
+        timeout_s: float = PATIENCE_S,
     ) -> None:
         self._bootstrap = tuple(bootstrap)
         self._options = options or DialOptions()
         self._endpoint_type = _BROKERS if brokers else _CONTROLLERS
-        self._patience_s = patience_s
+        self._patience_s = timeout_s
 
     async def describe(self) -> QuorumDescription:
         """Return the state of the quorum. Raises `QuorumClientError`."""

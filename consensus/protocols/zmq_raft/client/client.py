@@ -88,7 +88,7 @@ class ConfigRefusedError(ClientError):
 
 
 class ZmqRaftClient:
-    """Made by `connect`. Every call lasts at most `patience_s` (`math.inf`: until it is canceled)."""
+    """Made by `connect`. Every call lasts at most `timeout_s` (`math.inf`: until it is canceled)."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class ZmqRaftClient:
         """Return a new id for an update or a change: 12 bytes, valid for some hours."""
         return self._ids.next(int(self._clock_s()))
 
-    async def update(self, data: bytes, request_id: bytes | None = None, *, patience_s: float = PATIENCE_S) -> Index:
+    async def update(self, data: bytes, request_id: bytes | None = None, *, timeout_s: float = PATIENCE_S) -> Index:
         """Commit `data`, once for each request id; return its index.
 
         Raises `NoAnswerError`, `RequestExpiredError`, and `ValueError` for an update that no cluster accepts.
@@ -124,7 +124,7 @@ class ZmqRaftClient:
         if not 1 <= len(data) <= most:
             raise ValueError(f"an update has 1 to {most} bytes, not {len(data)}")
         request = wire.UpdateRequest(self._checked(request_id), self._ident, data)
-        reply = await self._call_within(patience_s, request)
+        reply = await self._call_within(timeout_s, request)
         match reply:
             case wire.UpdateCommitted():
                 return reply.index
@@ -134,7 +134,7 @@ class ZmqRaftClient:
                 raise TypeError(f"an update was answered by {type(reply).__name__}")
 
     async def change_config(
-        self, peers: Sequence[wire.Peer], request_id: bytes | None = None, *, patience_s: float = PATIENCE_S
+        self, peers: Sequence[wire.Peer], request_id: bytes | None = None, *, timeout_s: float = PATIENCE_S
     ) -> Index:
         """Make `peers` the members; return the index of the entry with the change.
 
@@ -142,7 +142,7 @@ class ZmqRaftClient:
         `RequestExpiredError`.
         """
         request = wire.ChangeRequest(self._checked(request_id), self._ident, tuple(peers))
-        deadline_s = trio.current_time() + patience_s
+        deadline_s = trio.current_time() + timeout_s
         while True:
             reply = await self._call_within(deadline_s - trio.current_time(), request)
             match reply:
@@ -159,35 +159,35 @@ class ZmqRaftClient:
                 case _:
                     raise TypeError(f"a change of the members was answered by {type(reply).__name__}")
 
-    async def config(self, *, patience_s: float = PATIENCE_S) -> wire.ConfigReply:
+    async def config(self, *, timeout_s: float = PATIENCE_S) -> wire.ConfigReply:
         """Return the members and the leader, as reported by the leader, or by another peer while no leader replies."""
-        with trio.move_on_after(max(0.0, patience_s)):
+        with trio.move_on_after(max(0.0, timeout_s)):
             return await self._leader.config()
-        raise self._no_answer(f"no peer returned the configuration within {patience_s:g} s")
+        raise self._no_answer(f"no peer returned the configuration within {timeout_s:g} s")
 
-    async def log_info(self, url: str | None = None, *, patience_s: float = PATIENCE_S) -> wire.LogInfoReply:
+    async def log_info(self, url: str | None = None, *, timeout_s: float = PATIENCE_S) -> wire.LogInfoReply:
         """Return the state of the log of the peer at `url`, or of the leader without `url`. Raises `NoAnswerError`."""
         request = wire.LogInfoRequest(self._links.next_request_id(), self._ident)
         if url is None:
-            reply = await self._call_within(patience_s, request)
+            reply = await self._call_within(timeout_s, request)
         else:
-            reply = await self._call_peer(url, request, patience_s)
+            reply = await self._call_peer(url, request, timeout_s)
         if not isinstance(reply, wire.LogInfoReply):
             raise TypeError(f"a question about the log was answered by {type(reply).__name__}")
         return reply
 
-    async def broadcast_url(self, *, patience_s: float = PATIENCE_S) -> str:
+    async def broadcast_url(self, *, timeout_s: float = PATIENCE_S) -> str:
         """Return the address of the leader's PUB socket. Raises `NoAnswerError`, also if the leader lacks one."""
-        with trio.move_on_after(max(0.0, patience_s)):
+        with trio.move_on_after(max(0.0, timeout_s)):
             while True:
                 reply, link = await self._call_leader(wire.UrlRequest(self._links.next_request_id(), self._ident))
                 if isinstance(reply, wire.UrlReply) and reply.url is not None and is_url(reply.url):
                     return reply.url
                 self._leader.unfit(link.url, "does not return the URL of a broadcast")
-        raise self._no_answer(f"no leader returned the URL of its broadcast within {patience_s:g} s")
+        raise self._no_answer(f"no leader returned the URL of its broadcast within {timeout_s:g} s")
 
     def entries(
-        self, previous: Index = 0, count: int | None = None, *, patience_s: float = PATIENCE_S
+        self, previous: Index = 0, count: int | None = None, *, timeout_s: float = PATIENCE_S
     ) -> AsyncGenerator[LogItem, None]:
         """Yield committed entries after index `previous`, in order: at most `count`, or all up to the present end.
 
@@ -198,42 +198,42 @@ class ZmqRaftClient:
                 async for entry in entries:
                     ...
 
-        Raises `NoAnswerError` if no new entry arrives for `patience_s`.
+        Raises `NoAnswerError` if no new entry arrives for `timeout_s`.
         """
         if previous < 0 or (count is not None and count < 1):
             raise ValueError(
                 f"a read needs an index of 0 or more and at least one entry, not {count} entries after {previous}"
             )
-        return self._read(previous, count, patience_s)
+        return self._read(previous, count, timeout_s)
 
-    def subscribe(self, previous: Index, *, patience_s: float = math.inf) -> AsyncGenerator[LogItem, None]:
+    def subscribe(self, previous: Index, *, timeout_s: float = math.inf) -> AsyncGenerator[LogItem, None]:
         """Yield every entry after index `previous` once, in order, when it commits, without end (`aclosing`, as above).
 
         The subscription survives changes of the leader and lost connections. Parts of a snapshot come first if the log
-        is compacted. Raises `NoAnswerError` if no leader could be reached for `patience_s`.
+        is compacted. Raises `NoAnswerError` if no leader could be reached for `timeout_s`.
         """
         if previous < 0:
             raise ValueError(f"a subscription begins after an index of 0 or more, not {previous}")
 
         async def find_url() -> str:
-            return await self.broadcast_url(patience_s=patience_s)
+            return await self.broadcast_url(timeout_s=timeout_s)
 
         def fetch(last: Index) -> AsyncGenerator[LogItem, None]:
-            return self._read(last, None, patience_s)
+            return self._read(last, None, timeout_s)
 
         return Subscriber(self._leader, previous, find_url, fetch).items()
 
-    async def _read(self, previous: Index, count: int | None, patience_s: float) -> AsyncGenerator[LogItem, None]:
-        async with aclosing(LogReader(self._leader, previous, count, patience_s).items()) as items:
+    async def _read(self, previous: Index, count: int | None, timeout_s: float) -> AsyncGenerator[LogItem, None]:
+        async with aclosing(LogReader(self._leader, previous, count, timeout_s).items()) as items:
             try:
                 async for item in items:
                     yield item
             except NoProgressError:
-                raise self._no_answer(f"no entries came for {patience_s:g} s") from None
+                raise self._no_answer(f"no entries came for {timeout_s:g} s") from None
 
-    async def _call_peer(self, url: str, request: wire.ClientRequest, patience_s: float) -> wire.ClientReply:
+    async def _call_peer(self, url: str, request: wire.ClientRequest, timeout_s: float) -> wire.ClientReply:
         """Return the reply of this peer; repeat the request until it replies. Raises `NoAnswerError`."""
-        deadline_s = trio.current_time() + patience_s
+        deadline_s = trio.current_time() + timeout_s
         try:
             with self._links.use(url):  # one connection for all repeats
                 while (left_s := deadline_s - trio.current_time()) > 0:
@@ -242,15 +242,15 @@ class ZmqRaftClient:
                         return reply
         except OSError as error:
             raise NoAnswerError(f"{url} cannot be queried: {error.strerror or error}") from error
-        raise NoAnswerError(f"{url} did not reply within {patience_s:g} s")
+        raise NoAnswerError(f"{url} did not reply within {timeout_s:g} s")
 
-    async def _call_within(self, patience_s: float, request: wire.ClientRequest) -> wire.ClientReply:
+    async def _call_within(self, timeout_s: float, request: wire.ClientRequest) -> wire.ClientReply:
         """Return the leader's final reply; raise `NoAnswerError`, or `ValueError` if a call has the same request id."""
         if request.request_id in self._under_way:
             raise ValueError(f"a request with the id {request.request_id.hex()} is under way")
         self._under_way.add(request.request_id)
         try:
-            with trio.move_on_after(max(0.0, patience_s)):
+            with trio.move_on_after(max(0.0, timeout_s)):
                 await self._take_place()
                 try:
                     reply, _ = await self._call_leader(request)
@@ -261,7 +261,7 @@ class ZmqRaftClient:
             self._under_way.discard(request.request_id)
         is_change = isinstance(request, wire.UpdateRequest | wire.ChangeRequest)
         hint = f" It may be committed or not; repeat it with the id {request.request_id.hex()}." if is_change else ""
-        raise self._no_answer(f"no leader answered within {patience_s:g} s", hint)
+        raise self._no_answer(f"no leader answered within {timeout_s:g} s", hint)
 
     async def _take_place(self) -> None:
         try:

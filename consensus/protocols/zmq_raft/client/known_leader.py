@@ -190,8 +190,8 @@ class KnownLeader:
             while waiting or unanswered:
                 if waiting:
                     unanswered += self._poll(stack, waiting.popleft(), request, frames, send)
-                patience_s = self.options.turn_s if waiting else self.options.response_ttl_s
-                with trio.move_on_after(patience_s) as scope:
+                timeout_s = self.options.turn_s if waiting else self.options.response_ttl_s
+                with trio.move_on_after(timeout_s) as scope:
                     url, best = await answers.receive()
                     unanswered -= 1
                     if self._learn(url, best):

@@ -203,15 +203,15 @@ class _EntryStream:
 class LogReader:
     """The progress of one consumer, which determines the start of the next request."""
 
-    def __init__(self, leader: KnownLeader, previous: Index, count: int | None, patience_s: float) -> None:
+    def __init__(self, leader: KnownLeader, previous: Index, count: int | None, timeout_s: float) -> None:
         self._leader = leader
         self._options = leader.options
         self._previous = previous
         self._count = count
         self._snapshot: SnapshotPiece | None = None
         """The last received piece, while a snapshot is being received."""
-        self._patience_s = patience_s
-        self._deadline_s = trio.current_time() + patience_s
+        self._patience_s = timeout_s
+        self._deadline_s = trio.current_time() + timeout_s
         self._is_done = False
         self._failures = 0
         self._slowness = 1
@@ -220,7 +220,7 @@ class LogReader:
         """Time of the last timeout, until a message of an abandoned request arrives."""
 
     async def items(self) -> AsyncGenerator[LogItem, None]:
-        """Yield all requested items. Raises `NoProgressError` if no new item arrives for `patience_s`."""
+        """Yield all requested items. Raises `NoProgressError` if no new item arrives for `timeout_s`."""
         while not self._is_done:
             stream = await self._begin()
             try:

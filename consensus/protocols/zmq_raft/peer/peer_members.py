@@ -69,7 +69,7 @@ class PeerMembers:
         async with connect(urls, ident) as client:
             while not self._is_member:
                 try:
-                    reply = await client.config(patience_s=_ASKING_S)
+                    reply = await client.config(timeout_s=_ASKING_S)
                 except ClientError:
                     return
                 found = tuple(Server(peer.peer_id, peer.url) for peer in reply.peers)
