@@ -1,4 +1,4 @@
-"""Additional nodes: a node that is not a founder, a copy of a running node, and a server without its storage."""
+"""Additional nodes: one that is not a founder, one with the identity of another, and a server without its storage."""
 
 import shutil
 from pathlib import Path
@@ -40,15 +40,6 @@ def test_node_without_founding_observes_without_disturbance(farm: Farm, tmp_path
     after = farm.wait_settled().view()
     assert (after.raft.term, after.raft.leader_id) == (before.raft.term, before.raft.leader_id)
     assert after.raft.voters == before.raft.voters
-
-
-def test_copy_of_running_node_stops_with_reason(farm: Farm, tmp_path: Path) -> None:
-    with copied_node(farm, tmp_path) as copies:
-        copy = copies.nodes[0].start()
-        assert copy.wait_end(END_BOUND_S) == 1
-        log_text = tail(copy.log_file)
-        assert "this directory is a copy" in log_text or "another live node at" in log_text
-    farm.wait_settled()
 
 
 def test_duplicate_identity_stops_one_node(farm: Farm, tmp_path: Path) -> None:

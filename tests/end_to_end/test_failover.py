@@ -131,19 +131,6 @@ def test_entries_survive_killing_all_nodes(farm: Farm) -> None:
     assert len({json.dumps({i: m for i, m in log.items() if i <= common}, sort_keys=True) for log in logs}) == 1
 
 
-def test_follower_forwards_transfer_request_to_leader(farm: Farm) -> None:
-    farm.start_all()
-    leader = farm.wait_settled()
-    follower, successor = (node for node in farm.nodes if node is not leader)
-    done = call("transfer", successor.name, "--node", follower.directory)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{successor.name} is now the leader.\n"
-    farm.wait_until(lambda: farm.leader() is successor, START_BOUND_S, "the successor leads")
-    again = call("transfer", successor.name, "--node", follower.directory)
-    assert again.returncode == 1
-    assert f"{successor.name} already leads" in again.stderr
-
-
 # -- wrong addresses: a corrected configuration file is enough, with or without a leader -------------------------------
 
 

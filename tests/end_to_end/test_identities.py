@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from bridge.api.control import IdentityView, SubmitOutcome
-from bridge.api.control_routes import KEYS_REPLACE, NODES
-from bridge.api.requests import ReplaceKeysRequest
+from bridge.api.control_routes import NODES
 from bridge.api.view import RaftRole
 from bridge.node.control.client import ControlClient
 from bridge.node.raft.storage_note import RAFT_DIRECTORY
@@ -168,18 +167,3 @@ def test_cloned_disk_stops_before_second_leader_in_term(farm: Farm) -> None:
         r"leader-elected: .* in term (\d+)", "".join(tail(node.log_file) for node in (*farm.nodes, second))
     )
     assert len(set(led)) == len(led), "one leader per term"
-
-
-def test_follower_takes_over_leadership_to_replace_keys(farm: Farm) -> None:
-    """A request to the follower is sufficient."""
-    leader = farm.wait_settled()
-    follower = next(node for node in farm.nodes if node is not leader)
-    era = follower.ask(ControlClient.keys).era or 0
-    replaced = follower.ask(lambda client: client.call(KEYS_REPLACE, ReplaceKeysRequest()))
-    assert (replaced.era, replaced.sealed_for) == (era + 1, 3)
-    assert follower.view().raft.role is RaftRole.LEADER
-
-    def eras() -> set[object]:
-        return {node.ask(ControlClient.keys).era for node in farm.nodes}
-
-    farm.wait_until(lambda: eras() == {era + 1}, START_BOUND_S, "all nodes have the new key")

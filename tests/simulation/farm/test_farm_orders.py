@@ -141,6 +141,7 @@ async def run_cases(directory: Path) -> set[str]:
                 await run_at(line, place, cases, files)
                 if place == FOLLOWER and EVICT not in cases:
                     await check_own_writes(line, files)
+                    await check_messages(line)
         return line.posted
 
 
@@ -163,6 +164,18 @@ async def run_at(line: CommandLine, place: str, cases: tuple[Case, ...], directo
         assert re.search(refusal, done.output), f"{words} at {name}: {done.output}"
         if not refusal and case.line in JOINING:
             await view_of_voter(line.world, with_learner=True)
+
+
+async def check_messages(line: CommandLine) -> None:
+    """Require an event in the trace of each node, and the reply of each node to a query."""
+    assert (await line.at(LEARNER, "event", "deploy", "version 2")).exit_code == 0
+    await trio.sleep(3)
+    for name in line.world.hosts:
+        listed = await line.at(name, "events", "--kind", "user-event")
+        assert f"deploy from {LEARNER}: version 2" in listed.output, f"{name}: {listed.output}"
+    result = json.loads((await line.at("node-1", "query", "ping", "--json")).output)
+    assert [each["payload"] for each in result["answers"]] == sorted(line.world.hosts)
+    assert result["silent"] == []
 
 
 async def check_own_writes(line: CommandLine, directory: Path) -> None:
