@@ -24,6 +24,7 @@ from consensus.storage.snapshot_image import ImageReader, ImageWriter
 from consensus.storage.snapshots import CHUNK_BYTES, SnapshotFiles, SnapshotWriter, received_snapshot
 from tests.effort import over_seeds
 from tests.node.crash_disk import CrashDisk
+from tests.node.test_storage_crashes import truncation_not_recorded, without
 
 OWNER = Owner(b"node-one", 1, 77)
 STORAGE_ID = bytes(range(16))
@@ -206,31 +207,22 @@ def test_crash_leaves_complete_snapshot_with_its_log(seed: int) -> None:
     Story(seed).play()
 
 
-Plan = Callable[..., list[DiskOperation]]
-
-
-def without(*kinds: type[DiskOperation]) -> Callable[[Plan], Plan]:
-    return lambda plan: lambda *arguments: [step for step in plan(*arguments) if not isinstance(step, kinds)]
-
-
-def not_recorded(plan: Plan) -> Plan:
-    return lambda file, hard_state, durable, _truncating_from=0: plan(file, hard_state, durable)
-
-
 MUTANTS = {
     "adopted without a directory sync": (SnapshotFiles, "plan_adopt", without(SyncDirectory)),
     "header not synced before the name": (SnapshotFiles, "plan_adopt", without(SyncFile)),
     "header not written": (SnapshotFiles, "plan_adopt", without(WriteBytes)),
     "compaction of the log not synced file by file": (Journal, "plan_compact", without(SyncDirectory)),
-    "discarding of the log not recorded": (HardStateFile, "plan_hard_state", not_recorded),
+    "discarding of the log not recorded": (HardStateFile, "plan_hard_state", truncation_not_recorded),
 }
+FIRST_SEEDS = {"compaction of the log not synced file by file": 105, "discarding of the log not recorded": 18}
+"""Seeds of the first stories that detect a mutant; the search for the others begins at 0."""
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_snapshot_mutant_is_detected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, method, mutate = MUTANTS[name]
     monkeypatch.setattr(owner, method, mutate(getattr(owner, method)))
-    for seed in range(1_000):
+    for seed in range(FIRST_SEEDS.get(name, 0), 1_000):
         try:
             Story(seed).play()
         except (AssertionError, StorageError):

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-import pytest
 import trio
 import trio.testing
 from msgspec.structs import replace
@@ -20,6 +19,7 @@ from consensus.server.errors import ServerBusyError
 from consensus.server.interfaces import next_call
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
+from tests.effort import over_seeds
 from tests.node.memory_server import until
 from tests.node.test_server_turns import OUT_OF_DATE, TWO, make_server
 
@@ -83,7 +83,7 @@ class Crowd:
         return lambda: server.forget(request.correlation)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@over_seeds(60, quick=3)
 async def test_random_calls_get_one_timely_reply(seed: int, autojump_clock: trio.testing.MockClock) -> None:
     random = Random(seed)
     options = ServerOptions(
