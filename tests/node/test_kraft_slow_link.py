@@ -25,6 +25,7 @@ from consensus.protocols.kraft.wire.entries import (
 from consensus.server.event_loop import now_ms
 from consensus.server.server import ConsensusServer
 from consensus.storage.planner import Recovery
+from tests.effort import few_of
 from tests.node.kept_entries import KeptEntries
 from tests.node.kraft_replicas import KnownReplicas, replica_names
 from tests.node.memory_server import MemoryDisk, parts_around
@@ -85,14 +86,14 @@ def batch(size: int, records: int = 1) -> RecordBatch:
     return RecordBatch(0, -1, tuple(Record(1_000, None, bytes([n % 251]) * (size // records)) for n in range(records)))
 
 
-@pytest.mark.parametrize(
-    "missing",
-    [
-        pytest.param([batch(10_000)] * 500, id="many-records", marks=pytest.mark.soak),
-        pytest.param([batch(5_000_000)], id="one-record"),
-        pytest.param([batch(2_500_000, 250)] * 2, id="large-batches"),
-    ],
-)
+MISSING = {
+    "many-records": [batch(10_000)] * 500,
+    "one-record": [batch(5_000_000)],
+    "large-batches": [batch(2_500_000, 250)] * 2,
+}
+
+
+@pytest.mark.parametrize("missing", few_of(MISSING, "one-record"))
 def test_follower_on_one_megabit_link_catches_up(missing: list[RecordBatch], monkeypatch: pytest.MonkeyPatch) -> None:
     """The follower lacks 5 MB, whose transfer takes 40 s. Until then, no voter campaigns."""
     proposals = [data_of(each) for each in missing]
