@@ -1,4 +1,4 @@
-"""Additional nodes: one that is not a founder, one with the identity of another, and a server without its storage."""
+"""Additional nodes: a node that is not a founder, a second node with a used identity, and a server without its log."""
 
 import shutil
 from pathlib import Path
