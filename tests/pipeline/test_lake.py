@@ -188,10 +188,19 @@ def write_parts(output: Path, parts: list[MadeUpLog], begin: int = 0) -> None:
         lake.write_outcome(outcome_for(lake, part, 1), batch)
 
 
-def test_lake_with_older_checkpoint_is_refused(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def states(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return copies of one output directory, one after each of three batches."""
+    made, found = tmp_path_factory.mktemp("lake"), []
+    for batch, part in enumerate(parts_of(20, 40)):
+        write_parts(made / "tables", [part], batch)
+        found.append(copytree(made / "tables", made / str(batch)))
+    return found
+
+
+def test_lake_with_older_checkpoint_is_refused(states: list[Path], tmp_path: Path) -> None:
     first, second, third = parts_of(20, 40)
-    write_parts(tmp_path, [first, second])
-    lake = lake_at(tmp_path)
+    lake = lake_at(copytree(states[1], tmp_path / "tables"))
     larger = MadeUpLog(entries=[*second.entries, *third.entries])
     with pytest.raises(TableDamagedError, match=r"is older than the tables: it gives the number 1 to entries 21 to"):
         lake.write_outcome(outcome_for(lake, larger, 1), 1)
@@ -199,27 +208,19 @@ def test_lake_with_older_checkpoint_is_refused(tmp_path: Path) -> None:
         lake.write_outcome(outcome_for(lake, first, 1), 0)
 
 
-def test_lake_with_newer_checkpoint_is_refused(tmp_path: Path) -> None:
-    first, _, third = parts_of(20, 40)
-    write_parts(tmp_path, [first])
-    lake = lake_at(tmp_path)
+def test_lake_with_newer_checkpoint_is_refused(states: list[Path], tmp_path: Path) -> None:
+    *_, third = parts_of(20, 40)
+    lake = lake_at(copytree(states[0], tmp_path / "tables"))
     with pytest.raises(TableDamagedError, match=r"is newer than the tables: it continues with batch 2"):
         lake.write_outcome(outcome_for(lake, third, 1), 2)
     with pytest.raises(TableDamagedError, match=r"is newer than the tables: it continues farm \w+ with entry 41"):
         lake.write_outcome(outcome_for(lake, third, 1), 1)
 
 
-@pytest.fixture(scope="module")
-def three_batches(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("lake")
-    write_parts(output, parts_of(20, 40))
-    return output
-
-
 @pytest.mark.parametrize("spec", [BASE_SPECS["reports"], STATE_SPEC, current.SPECS["farm"]], ids=lambda each: each.name)
 @pytest.mark.parametrize("loss", ["empty-commit", "missing-commit"])
-def test_lake_with_lost_last_commit_is_refused(three_batches: Path, tmp_path: Path, spec: TableSpec, loss: str) -> None:
-    copytree(three_batches, tmp_path, dirs_exist_ok=True)
+def test_lake_with_lost_last_commit_is_refused(states: list[Path], tmp_path: Path, spec: TableSpec, loss: str) -> None:
+    copytree(states[2], tmp_path, dirs_exist_ok=True)
     last = max((tmp_path / spec.name / "_delta_log").glob("*.json"))
     if loss == "empty-commit":
         last.write_bytes(b"")
@@ -229,24 +230,21 @@ def test_lake_with_lost_last_commit_is_refused(three_batches: Path, tmp_path: Pa
         lake_at(tmp_path)
 
 
-def test_lake_of_earlier_version_without_records_continues(tmp_path: Path) -> None:
-    first, second, third = parts_of(20, 40)
-    write_parts(tmp_path, [first, second])
+def test_lake_of_earlier_version_without_records_continues(states: list[Path], tmp_path: Path) -> None:
+    copytree(states[1], tmp_path, dirs_exist_ok=True)
     without_records(tmp_path)
-    lake = lake_at(tmp_path)
-    lake.write_outcome(outcome_for(lake, third, 1), 2)
-    write_parts(tmp_path / "undisturbed", [first, second, third])
-    expected, found = tables_in(tmp_path / "undisturbed"), tables_in(tmp_path)
+    write_parts(tmp_path, parts_of(20, 40)[2:], 2)
+    expected, found = tables_in(states[2]), tables_in(tmp_path)
     assert {row["kind"] for row in found.pop("ranges")} == {"read", "uncounted"}
     assert found == {name: rows for name, rows in expected.items() if name != "ranges"}
 
 
 @each_case("finished", [-1, 0, 3])
-def test_events_of_earlier_version_without_records_continue(finished: int, tmp_path: Path) -> None:
+def test_events_of_earlier_version_without_records_continue(finished: int, states: list[Path], tmp_path: Path) -> None:
     # given batch 0 of the traces, completed or not, and perhaps later batches without events
+    copytree(states[0], tmp_path, dirs_exist_ok=True)
     events = events_of_two()
     EventsTable(tmp_path).write_batch([events], 0)
-    write_parts(tmp_path, parts_of(20, 40)[:1])
     without_records(tmp_path)
     for name in ("checkpoint", "checkpoint-events"):
         (tmp_path / name / "commits").mkdir(parents=True)
