@@ -20,7 +20,7 @@ from pipeline.gold.answers import answer_sql
 from pipeline.gold.tables import SPECS, WINDOWS_SPEC, Gold
 from pipeline.lake import LOCK_FILE, EventsTable, Lake
 from pipeline.local.checkpoint import EVENTS_CHECKPOINT
-from pipeline.repair.damage import examine
+from pipeline.repair.damage import Damage, examine
 from pipeline.repair.record import stored_notes
 from pipeline.repair.repairing import current_rows, repair
 from pipeline.run import CONTINUED, LAYOUT, LAYOUT_FILE, claim_layout
@@ -75,10 +75,11 @@ def rows_in(output: Path) -> Rows:
     return found
 
 
-def repair_from(output: Path, log: MadeUpLog) -> list[str]:
+def repair_from(output: Path, log: MadeUpLog, found: Damage | None = None) -> list[str]:
+    """Repair the found damage; return the notes. `repair` examines the tables at its end, and raises for a damage."""
     lines: list[str] = []
     with serve_log(log, output.with_suffix(".sock")) as address:
-        repair(output, examine(output), FarmDataSource({"node": address}).farms, lines.append)
+        repair(output, found or examine(output), FarmDataSource({"node": address}).farms, lines.append)
     return lines
 
 
@@ -185,7 +186,7 @@ def test_damaged_tables_are_refused_and_repaired(damage: Damaging, output: Path,
     damage(output)
     found = examine(output)
     assert found
-    repair_from(output, two_days())
+    repair_from(output, two_days(), found)
     assert not examine(output)
     assert rows_in(output) == undamaged_rows
     assert is_complete(output)
@@ -251,7 +252,6 @@ def test_gone_entries_are_recorded_and_shown(output: Path, undamaged_rows: Rows)
     compacted = MadeUpLog(first_index=10, entries=log.entries[9:])
     lines = repair_from(output, compacted)
     assert any("Entries 1 to 9 of farm" in line and "gone" in line for line in lines)
-    assert not examine(output)
     expected = [row for row in undamaged_rows["reports"] if row["index"] >= 10]
     assert rows_in(output)["reports"] == expected
     days = documents(output, answer_sql("completeness"))
@@ -263,8 +263,9 @@ def test_gone_entries_are_recorded_and_shown(output: Path, undamaged_rows: Rows)
 def test_checkpoint_older_than_tables_is_replaced(output: Path) -> None:
     for directory in ("offsets", "commits"):
         (output / "checkpoint" / directory / "3").unlink()
-    assert "it ends with batch 2, and the tables end with batch 3" in "".join(examine(output).lines())
-    repair_from(output, two_days())
+    found = examine(output)
+    assert "it ends with batch 2, and the tables end with batch 3" in "".join(found.lines())
+    repair_from(output, two_days(), found)
     assert [*(output / "checkpoint").iterdir()] == []
     lake = Lake(output, 60_000)
     starts = {two_days().cluster_id: 27}
@@ -374,8 +375,9 @@ def test_record_and_checkpoint_older_than_tables_are_replaced(
     shutil.copytree(states[1] / "checkpoint", output / "checkpoint")
     with pytest.raises(TableDamagedError, match="it ends with batch 1, and the tables have batch 3"):
         write(output, 2)
-    assert "record of batches: it ends with batch 1, and the tables have batch 3" in [*examine(output).lines()]
-    repair_from(output, two_days())
+    found = examine(output)
+    assert "record of batches: it ends with batch 1, and the tables have batch 3" in [*found.lines()]
+    repair_from(output, two_days(), found)
     assert (rows_in(output), Lake(output, 60_000).first_batch) == (undamaged_rows, len(BATCHES))
 
 
@@ -414,8 +416,9 @@ def test_lost_record_of_traces_is_made_from_their_table(states: list[Path], trac
     assert "batches-events.json does not belong to the tables: it is missing" in result.output
     with pytest.raises(TableDamagedError, match=r"batches-events\.json does not belong"):
         EventsTable(traces)
-    assert examine(traces).events == "record of batches: it is missing"
-    repair_from(traces, two_days())
+    found = examine(traces)
+    assert found.events == "record of batches: it is missing"
+    repair_from(traces, two_days(), found)
     assert EventsTable(traces)._notes.base == 1
 
 
@@ -458,9 +461,9 @@ def traces(undamaged_traces: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("number", [0, 1])
 def test_empty_offsets_of_traces_are_repaired(number: int, traces: Path) -> None:
     (traces / EVENTS_CHECKPOINT / "offsets" / str(number)).write_bytes(b"")
-    assert examine(traces).events == f"checkpoint: its file offsets/{number} is missing or damaged"
-    repair_from(traces, two_days())
-    assert not examine(traces)
+    found = examine(traces)
+    assert found.events == f"checkpoint: its file offsets/{number} is missing or damaged"
+    repair_from(traces, two_days(), found)
 
 
 @pytest.mark.parametrize(
@@ -473,9 +476,9 @@ def test_empty_offsets_of_traces_are_repaired(number: int, traces: Path) -> None
 )
 def test_unreadable_table_of_traces_is_repaired(damage: Callable[[str], Damaging], fault: str, traces: Path) -> None:
     damage(EVENTS)(traces)
-    assert examine(traces).events == fault
-    repair_from(traces, two_days())
-    assert not examine(traces)
+    found = examine(traces)
+    assert found.events == fault
+    repair_from(traces, two_days(), found)
     EventsTable(traces).write_batch([], 0)
 
 
@@ -591,7 +594,7 @@ def test_restored_state_does_not_lose_rows_silently(
     if not found:
         assert rows_in(output) == undamaged_rows, note
         return
-    repair_from(output, two_days())
+    repair_from(output, two_days(), found)
     assert rows_in(output) == undamaged_rows, note
     assert is_complete(output), note
 
@@ -654,11 +657,10 @@ def test_restored_derived_tables_do_not_lose_rows_silently(
         rows = rows_or_refusal(output, spec)
         is_refused |= rows is None
         assert rows is None or len(rows) == len(gold_rows(derived_states[-1], name)), f"{note}: {name}"
-    damaged = examine(output).derived
-    assert bool(damaged) == is_refused, note
+    found = examine(output)
+    assert bool(found.derived) == is_refused, note
     if choice.random() < 0.5:
-        repair_from(output, two_days())
-        assert not examine(output).derived, note
+        repair_from(output, two_days(), found)
     if choice.random() < 0.5:
         gold = Gold(output, 60_000)
         gold.refresh(gold.noted_through(LOG))

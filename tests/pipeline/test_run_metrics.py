@@ -83,12 +83,12 @@ def test_batch_with_small_shares_may_be_a_turn(tmp_path: Path, count: int, *, ex
 
 
 def test_log_time_of_last_entry_counts_as_newest(tmp_path: Path) -> None:
-    log, days_ms = MadeUpLog(), 40 * 86_400_000
+    log, days_ms, plan = MadeUpLog(), 40 * 86_400_000, Lake(tmp_path, 60_000).plan
     for by_ms in (days_ms, 1_000, 1_000 - days_ms, 1_000):
         log.tick(by_ms)
     for count in (1, 2, 3, 4):
         batches = arrow_entries_of(log).combine_chunks().to_batches(max_chunksize=count)
-        outcome = outcome_of(each for batch in batches for each in work(Lake(tmp_path, 60_000).plan, [batch]))
+        outcome = outcome_of(each for batch in batches for each in work(plan, [batch]))
         assert newest_of(outcome) == {log.cluster_id: datetime.fromtimestamp(log.log_time_ms / 1000, UTC)}
 
 
