@@ -2,7 +2,7 @@
 
 An application entry is bytes. Nearly always they are UTF-8 text, and then `value` is that text, unchanged; otherwise
 `base64` carries them. `base64` also carries a text with many control characters, because a string of JSON needs six
-bytes for each of them. A page is bounded by the size of its JSON, so that its reader accepts it. An entry of JSON is a
+bytes for each of them. The JSON of a page has a size limit, so that a reader accepts the page. An entry of JSON is a
 string in the page, not an embedded object, because a string preserves the exact bytes. Readers hash these bytes, or
 parse them with their key order, spacing and duplicate keys.
 """

@@ -50,7 +50,7 @@ class LinkedDirectory(Record, frozen=True):
     server: str
     """The name of the server."""
     address: str | None
-    """The address of its directory, which the link contains if it has room; null without a directory."""
+    """The address of the server's directory, which the link contains if there is room; null without a directory."""
     problem: str | None
     """Reason why the directory does not serve now; null if it serves."""
 

@@ -61,7 +61,7 @@ class _SessionLostError(Exception):
 
 @dataclass(slots=True)
 class _Race:
-    """The attempts of one stream, and their outcomes: a stream, the failure of a leaf (None), or of the session."""
+    """The attempts to open one stream. An outcome is a stream, None if the leaf failed, or an error of the session."""
 
     session: SamSession
     send: trio.MemorySendChannel["LeafStream | _SessionLostError | None"]
@@ -109,7 +109,7 @@ class LeafOpener:
         self.pool.change(opened.session)
 
     def await_late_reply(self, opened: LeafStream, since_s: float) -> bool:
-        """Close a failed stream later: if its reply still arrives, the leaf is alive. Return False if too many wait."""
+        """Close a failed stream later: a late reply shows that the leaf is alive. Return False if too many wait."""
         if self._late >= LATE_LIMIT:
             return False
         self._late += 1
@@ -134,7 +134,7 @@ class LeafOpener:
             self.nursery.start_soon(self._forgive_if_session_ends, opened)
 
     def did_not_greet(self, leaf_hash: bytes) -> None:
-        """Record that a leaf did not send first bytes (a greeting) on a stream, and that a later leaf did."""
+        """Record that a leaf did not send first bytes (a greeting) on a stream, but a later leaf did."""
         if leaf_hash in self.table:
             reason = f"{address_of(leaf_hash)} did not send its first bytes in time, as other leaves do"
             self.on_failed(leaf_hash, LeafFailure(reason=reason))
@@ -225,8 +225,8 @@ class LeafOpener:
         """Sort the leaves by the earliest time of their next attempt; return that time for the first leaf.
 
         i2pd confirms a stream to a dead leaf while it still looks up the other leaves. So if only one leaf is left, and
-        it has just failed, it waits for the outcome of the running attempts. Several failed leaves do not wait: some of
-        them are probably alive.
+        it has just failed, its next attempt waits for the outcome of the running attempts. Several failed leaves do not
+        wait, because some of them are probably alive.
         """
         now_s = trio.current_time()
         order.sort(key=lambda each: max(now_s, self.table[each].retry_at_s))

@@ -3,7 +3,7 @@
 By default, glibc gives each large block its own mapping. But each time such a block is freed, glibc raises the minimum
 size of a large block, up to 32 MiB. Later blocks below that size, such as the buffers of incomplete requests, then grow
 by copies within one heap. The process holds more than twice their size, and keeps the heap while a small object is at
-its end. With fixed sizes, each large block has its own mapping, and the process unmaps it when it is freed. Each new
+its end. With fixed sizes, each large block has its own mapping, and the process unmaps the freed block. Each new
 mapping costs page faults: smaller sizes would double the time for messages of 100 KB to 1 MB. Threads share one arena,
 because each arena keeps freed memory.
 

@@ -10,11 +10,11 @@ description. It then marks the server alive for `silent_after_ms`. If repeated d
 keep sending each other the description of a dead server, which would never be marked dead. A server is alive if a Raft
 connection to it is open or has just been opened. Servers do not exchange judgments, so nothing needs a refutation.
 
-Of two descriptions the higher incarnation counts, as in gossip. It is an identity conflict if a server receives its own
-description first hand with other content, at its own incarnation or later. Then a second instance of its identity runs.
-If other servers pass on a description with a later generation, this server's record of its generations is out of date.
-This server then begins a later generation. If the description has this server's address, an alarm is raised, since the
-record of this server's votes may be out of date, too.
+Of two descriptions the higher incarnation counts, as in gossip. A server may receive its own description first hand
+with other content, at its own incarnation or later. This is an identity conflict: a second instance of its identity
+runs. If other servers pass on a description with a later generation, this server's record of its generations is out of
+date. This server then begins a later generation. If the description has this server's address, an alarm is raised,
+since the record of this server's votes may be out of date, too.
 """
 
 from collections.abc import Collection, Sequence

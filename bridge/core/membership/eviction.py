@@ -32,7 +32,7 @@ LAST_ERA = 2**32 - 1
 
 
 class Rekeying(Struct, frozen=True):
-    """The last replacement of all keys; `boxes` by NodeId in hexadecimal, opaque here."""
+    """The last replacement of all keys; `boxes` has the sealed key for each node, by NodeId in hexadecimal."""
 
     era: int = 0
     boxes: Mapping[str, bytes] = field(default_factory=dict)

@@ -235,7 +235,7 @@ class ControlClient:
             await self.request("GET", routes.HEALTHZ.path)
         timeout_s = self._order_timeout_s if is_order else self._timeout_s
         # A request with an effect gets a new connection. If a kept connection closed, the client could not determine if
-        # the node closed it before or after it received the request.
+        # the node had received the request before.
         kept = method == "GET" and self._connection.is_kept
         if not kept:
             await self.aclose()

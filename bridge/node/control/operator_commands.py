@@ -259,8 +259,8 @@ class OperatorCommands(Struct, frozen=True):
 def is_voter_kept(view: FarmView, server_id: int) -> bool:
     """Return True if this voter cannot be removed: the farm never has fewer voters than `expect`.
 
-    A learner counts, because it replaces the voter: it gets the vote before the removal, or after it in a farm that has
-    `voters_max` voters.
+    A learner counts, because it replaces the voter. The learner gets the vote before the removal, or after the removal
+    if the farm has `voters_max` voters.
     """
     voters = {each.raft_id for each in view.raft.voters}
     learners = [each for each in view.raft.learners if not each.evicted]

@@ -40,8 +40,8 @@ CONTROL_TYPE: Final = 1_100
 CONTROL_KEY: Final = struct.pack(">hh", 1, CONTROL_TYPE)
 """The key of a control record. Its version is not a Kafka version, so librdkafka skips the record.
 
-When a consumer of librdkafka closes, it drops unread records. If a control record of version 0 follows them, the
-consumer still advances its position and commits it. So its group would skip the dropped records:
+When a consumer of librdkafka closes, it drops unread records. If a control record of version 0 follows these records,
+the consumer still advances its position and commits the new position. So its group would skip the dropped records:
 https://github.com/confluentinc/librdkafka/issues/3400
 """
 _CONTROL_TAIL: Final = encode_tail(CONTROL_KEY, b"")

@@ -10,9 +10,9 @@ deleted. Retired and evicted identities are kept in the same way. So handshakes 
 (`farm_peers`).
 
 A member's notice of this node's Raft id is stored separately from the log's admissions. The announced id is
-provisional: the log replaces it, and before there is a log, a later notice replaces it. The id in the log is used after
-the identity has become active under it (`own`). A node that replays its log may apply an admission that lapsed later,
-and must not use the lapsed id.
+provisional: a later notice replaces it before there is a log, and the log replaces it later. The id in the log is used
+after the identity has become active under it (`own`). A node that replays its log may apply an admission that lapsed
+later, and must not use the lapsed id.
 
 Members do not send Raft ids to founders. A founder without a record of the founding has lost its promise and its vote,
 so it stays an observer. For the same reason, nodes do not receive an id of the present group: an election's result may

@@ -5,9 +5,9 @@
     gossip: a member refuses this node's key and offers another ─▶ enough members vouch for it ─▶ the same
     gossip: a node sends with an old key ────────▶ an admitted identity is offered the new one, sealed for it
 
-*A node that was offline while the keys were replaced* has only invalid keys. If the leader can reach it, it receives
-the log, and its box, over its own Raft port, whose certificate its peers know. Otherwise it contacts its stored
-members; each replies with the new key sealed for it, signed.
+*A node that was offline while the keys were replaced* has only invalid keys. If the leader can reach this node, the
+node receives the log, and its box, over its own Raft port, whose certificate the peers know. Otherwise the node
+contacts its stored members. Each replies with the new key, sealed for the node and signed.
 
 One reply is not proof. In this node's old log an evicted node is still a member, and could offer its own key. So a key
 is accepted only if a majority of the other known voters, and at least two, vouch for the same key. If that is
@@ -57,7 +57,7 @@ class Identities:
     halt: Callable[[str], None]
     """Ends this node for the given reason."""
     end_connections: Callable[[], None]
-    """Ends connections to the Raft port, and this node's own to others."""
+    """Ends the connections to this node's Raft port, and this node's connections to other nodes."""
     trace: EventLog
     alarms: Alarms
     _offers: dict[EraKey, set[bytes]] = field(default_factory=dict, init=False)
@@ -68,7 +68,7 @@ class Identities:
     """The evicted identities whose connections have ended, or never began."""
 
     def __post_init__(self) -> None:
-        """Start with the identities already known to be out."""
+        """Start with the identities that the file already lists as retired or evicted."""
         self._evicted = set(self.known.admissions.out)
 
     @property
@@ -133,7 +133,7 @@ class Identities:
         return True
 
     def _has_evictions(self) -> bool:
-        """Return True after new evictions without gossip. In that case a new era does not end the connections."""
+        """Return True after new evictions in a farm without gossip: there, a new era does not end the connections."""
         evicted = {each.node_id for each in self._state.admitted.values() if each.standing is Standing.EVICTED}
         news = evicted - self._evicted
         self._evicted |= news

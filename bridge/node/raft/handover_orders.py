@@ -3,9 +3,9 @@
     order at a follower ──▶ {"handover": …}, with this node's proof ──▶ committed ──▶ the leader of that term
         └── waits until another server leads ◀─────────── transfer ◀── signed by a member or an operator's key?
 
-Only the leader can transfer leadership: it brings its successor up to date and holds proposals until then. So a node
-that does not lead sends the order through the log, like most orders of an operator. The order does not change the
-farm's state (`bridge.wire.log.handover_entries`).
+Only the leader can transfer leadership: it delays proposals while it brings its successor up to date. So a node that
+does not lead sends the order through the log, like most orders of an operator. The order does not change the farm's
+state (`bridge.wire.log.handover_entries`).
 
 This does not give a member more power: it could already campaign in a later term.
 """

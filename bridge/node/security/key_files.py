@@ -1,9 +1,9 @@
 """Key files on disk: written with mode 0600, and read only if no other user can read them.
 
 A key that others on the machine can read is not secret, and an operator does not notice. So reading refuses such a key
-with a command as remedy. Writing makes and syncs a new file with the mode from the start, and then gives it its name. A
-later chmod would leave the file open for a moment. Only a farm key file can be replaced (`replace_farm_key`): an
-overwritten master key means a lost farm.
+with a command as remedy. Writing creates and syncs a new file, which has the mode from the start. Only then does the
+file get its name. A later chmod would leave the file open for a moment. Only a farm key file can be replaced
+(`replace_farm_key`): an overwritten master key means a lost farm.
 """
 
 import errno

@@ -16,8 +16,8 @@ leaves. So another node publishes, and new structures omit its leaves, before th
                       report of a run and once an hour (the log is kept for days, and readers begin anywhere)
 
 Figures such as load change continuously and wait for the next report. The content to send once is repeated until a
-report with it is committed. If every report contained it, it would be most of the log: a structure is larger than the
-other content.
+report with it is committed. If every report contained this content, it would fill most of the log: a structure is
+larger than the other content.
 """
 
 import math

@@ -261,7 +261,7 @@ def check_acceptable_to_java_router(
 
 
 def _rewritten_by_java(structure: MetaLeaseSet) -> list[str]:
-    """Return the parts that a Java router rewrites before it verifies, so that it finds the signature invalid."""
+    """Return the parts that a Java router rewrites before the verification, which makes the signature invalid."""
     texts = [text for pair in structure.options.items() for text in pair]
     found = {
         "it has revocations": bool(structure.revocations),

@@ -7,7 +7,7 @@ its chain in the handshake, for a peer whose log does not contain its admission 
 identity; it does not show later decisions of the log.
 
 A signature of an identity that the peer knows as evicted or retired does not count. This does not harm correct servers.
-A peer that knows an eviction has applied the log before it, so it knows the earlier admissions without a chain.
+A peer that knows an eviction has applied the earlier log, so it knows the earlier admissions without a chain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
