@@ -238,7 +238,7 @@ class KafkaClients(Struct, frozen=True):
         """Return these tables after an entry at `index` that does not count; indexes rise.
 
         `author` is the author of the entry, empty for an unknown one; None below `BOUNDS_LEVEL`. In a full table the
-        author with the most rows loses the older half of them, so an author with few keeps them.
+        author with the most rows loses the older half of them, so an author with few rows keeps all.
         """
         skipped = (*self.skipped, index)
         if author is None:

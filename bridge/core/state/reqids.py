@@ -257,7 +257,8 @@ class Reqids:
         """Drop the reqids of a wrong time, after log time was set back by `by_ms` to `log_time_ms`.
 
         Otherwise the tables would refuse all new reqids until log time reaches the seconds of these reqids again. After
-        a shorter step a client may still repeat one of them, so the tables keep them: they expire within hours.
+        a smaller correction, clients may still repeat updates with these reqids. So the tables keep the reqids, which
+        expire within hours.
         """
         if by_ms > (REPEATED_S + AHEAD_S) * 1000:
             for table in self._tables.values():
