@@ -8,7 +8,7 @@
 
 The tokens are made at the first start, 32 random bytes each, in files of mode 0600; a client sends one as
 `Authorization: Bearer …`. To change a token, remove its file and restart the node. Comparing a token takes constant
-time. Wrong tokens do not lock a client out, because nobody can guess one of 2^256 values.
+time. Wrong tokens do not lock a client out, because a guess cannot find one of 2^256 values.
 """
 
 import hmac
