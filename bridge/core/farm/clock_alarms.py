@@ -31,7 +31,7 @@ def own_clock_text(judgment: ClockJudgment | None, own_id: int, name_of: Callabl
     """Return the problem with this node's clock, if any."""
     if judgment is None:
         return None
-    # With two voters, the majority time is the earlier of their clocks, even if this clock is wrong.
+    # With two voters, the majority time is the time of the earlier clock, even if the earlier clock is wrong.
     is_first = not judgment.agreed and judgment.own_ms == min(judgment.offsets_ms.values())
     if abs(judgment.own_ms) <= CLOCK_OFF_MS and not is_first:
         return None

@@ -35,7 +35,7 @@ RETRY_S = 5.0
 """Seconds between rounds, so that false notices do not keep the node busy. A call on a LAN takes at most this time."""
 PAUSE_LIMIT_S = 600.0
 ANNOUNCERS_MAX = 64
-"""Limit for calls in one round, chosen at random among the members that announce an id."""
+"""Limit for connections in one round, to random members among the announcing members."""
 CALLS_MAX = 8
 
 Notice = tuple[FarmMember, int]
@@ -49,7 +49,7 @@ class Calls(Protocol):
 
 
 class OwnRaftId:
-    """The search of one node in one farm."""
+    """The search of a node for its Raft id in one farm."""
 
     def __init__(
         self,
