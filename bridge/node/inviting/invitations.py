@@ -33,7 +33,7 @@ USES_MAX: Final = 64
 LIFETIME_LIMIT_S: Final = 7 * 86_400
 LIFETIME_DEFAULT_S: Final = 3600
 APPROVAL_LIFETIME_MS: Final = 1_800_000
-"""Time from the use of a token during which the node is approved automatically; after that, an operator approves it."""
+"""Maximum time from the use of a token to an automatic approval; after that, an operator approves the node."""
 _ID_BYTES: Final = 4
 _LATEST_MS: Final = 2**53 - 1
 
