@@ -63,9 +63,9 @@ async def test_restored_state_continues_like_whole_log() -> None:
     assert indexes == [1, 3, 4, 7]
 
 
-def test_unreadable_snapshot_error_has_remedy() -> None:
+async def test_unreadable_snapshot_error_has_remedy() -> None:
     with pytest.raises(StorageError, match=r"the snapshot of entry 9 cannot be read.*Start the version of garlicfarm"):
-        trio.run(QuorumLog(MAX_BYTES).restore, LogId(9, 1), stream([b"not a record batch"]))
+        await QuorumLog(MAX_BYTES).restore(LogId(9, 1), stream([b"not a record batch"]))
 
 
 def id_request_of(principal: str | None) -> Entry:
