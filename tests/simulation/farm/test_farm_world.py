@@ -1,5 +1,6 @@
 """Whole nodes on virtual time: a farm forms, survives faults, and gives the same trace for the same seed."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -41,6 +42,16 @@ def test_world_removes_its_directory() -> None:
             return world.directory
 
     assert not simulate(SEED, directory).exists()
+
+
+def test_world_with_contained_error_fails() -> None:
+    async def contain_error() -> None:
+        async with World.open(SEED, hosts=1):
+            logging.getLogger("gossip").error("dropped", exc_info=LookupError("unexpected"))
+
+    with pytest.raises(ExceptionGroup) as failed:
+        simulate(SEED, contain_error)
+    assert "seed 33: [\"dropped: LookupError('unexpected')\"]" in str(failed.value.exceptions[0])
 
 
 async def facts_after_restarts() -> None:

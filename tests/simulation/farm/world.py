@@ -304,7 +304,7 @@ class World:
 
     @contextmanager
     def _observed(self) -> Iterator[None]:
-        """Copy each event of the nodes, and each warning of their logs, into the trace."""
+        """Copy each event of the nodes, and each warning of their logs, into the trace. Fail if one has a traceback."""
         before = local_node._log_event
         numbers = consensus.server.interfaces._calls
 
@@ -334,6 +334,7 @@ class World:
             for each, was in zip(loggers, propagated, strict=True):
                 each.removeHandler(handler)
                 each.propagate = was
+        assert not handler.faults, f"seed {self.seed}: {handler.faults}"
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
@@ -424,6 +425,8 @@ class _TraceHandler(logging.Handler):
     def __init__(self, world: World) -> None:
         super().__init__(logging.WARNING)
         self._world = world
+        self.faults: list[str] = []
+        """Contained errors: faults of the program that did not end a node."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Add a line for a record of a machine's task."""
@@ -431,6 +434,7 @@ class _TraceHandler(logging.Handler):
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             text += f": {record.exc_info[1]!r}"
+            self.faults.append(text)
         self._world.note(host, f"{record.levelname.lower()}: {text}")
 
 
