@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 
 from bridge.cli.options import NumberRange as NumberRange  # noqa: PLC0414 - for all commands of the pipeline
 from bridge.cli.options import file_path as file_path  # noqa: PLC0414 - as above
-from consensus.net import connection_failure
 from pipeline.cli.places import Farms, LogPlace, Topic
 from pipeline.gold.tables import window_ms
 from pipeline.output.buckets import HDFS, SCHEME, Output, output_of
@@ -126,8 +125,9 @@ def serving_metrics(host: str, port: int, notify: Callable[[str], None]) -> Iter
         try:
             port = held.enter_context(metrics.serving(host, port))
         except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
             raise click.ClickException(
-                f"cannot listen for metrics on {host}:{port}: {connection_failure(error)}. Choose another --metrics"
+                f"cannot listen for metrics on {host}:{port}: {reason}. Choose another --metrics"
             ) from error
         notify(f"Metrics: http://{f'[{host}]' if ':' in host else host}:{port}/metrics")
         yield metrics
