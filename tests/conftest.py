@@ -6,12 +6,13 @@ which selects these tests.
 Processes started by tests use compiled modules, even if the environment disables writing them. Otherwise each node of
 a farm would compile some three hundred modules before its first step, which doubles the time of a short test.
 
-Temporary directories are in memory if the machine has room: a new file takes 0.02 ms of processor time there, and on
-ext4 0.8 ms with its two syncs. No test depends on a sync, because none interrupts the machine itself. An
+Temporary directories are in memory if the machine has room. There a new file takes 0.02 ms of processor time; on ext4
+with two syncs it takes 0.8 ms. No test depends on a sync, because none interrupts the machine itself. An
 interrupted run leaves files there; the next run deletes them.
 
-A run in the background (`make test &`, `nohup`, some CI systems) inherits ignored signals, and so would each child
-process: a node that ignores SIGINT never ends. A signal with a handler, even an empty one, is reset in a child.
+A run in the background (`make test &`, `nohup`, some CI systems) inherits ignored signals. Its child processes would
+inherit them, too, and a node that ignores SIGINT never ends. A signal with a handler, even an empty one, is reset in a
+child.
 
 Several workers share the tests by group. A file is a group, because its tests share farms and simulations that take
 long to set up. Groups start in the order of collection. The longest come first, so that none of them runs alone at
@@ -114,8 +115,8 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no
     """Assigns groups to workers one by one.
 
     When a worker ends, xdist 3.8 queues its finished groups again: another worker receives a group without tests and
-    waits forever. It also gives the next worker a single test, which does not start before the worker has a second one,
-    and repeats the test that ended the worker.
+    waits forever. It also assigns a single test to the next worker, which starts a test only when it has a second one.
+    And it repeats the test that ended the worker.
     """
 
     def _split_scope(self, nodeid: str) -> str:

@@ -1,9 +1,9 @@
 """A simulated HTTP proxy of an I2P router on loopback: names that end in `.i2p` lead to ports of this machine.
 
 It changes requests as the real proxy does, so a request that survives it also survives the real one. The absolute URI
-becomes a path; User-Agent is replaced; Accept-Encoding, Referer and headers for proxies are removed; Host becomes the
-plain name; a Connection header without Upgrade becomes `close`; headers are reordered; X-I2P-Dest… headers are added.
-CONNECT transfers bytes unchanged. Unregistered names get 503.
+becomes a path, and Host becomes the plain name. User-Agent is replaced; Accept-Encoding, Referer and headers for
+proxies are removed. A Connection header without Upgrade becomes `close`. Headers are reordered, and X-I2P-Dest… headers
+are added. CONNECT transfers bytes unchanged. Unregistered names get 503.
 
 It uses threads and plain sockets, so it serves tests of any kind, and shares no code with the tested modules.
 """

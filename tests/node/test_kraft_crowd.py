@@ -73,8 +73,8 @@ async def test_listener_replies_despite_stalled_connections() -> None:
             topic.is_served_at(listener.port)
             await check_reply(listener, topic)
             before_mib = resident_mib()
-            # When some wait for records with the largest possible request, some have sent half of a large request, some
-            # do not receive a large reply, and some produce without waiting
+            # When clients wait for records with the largest possible request, and others send half of a large request.
+            # When further clients do not receive a large reply, and others produce without waiting.
             flood = clients.ProduceRequest(
                 acks=0,
                 timeout_ms=1_000,

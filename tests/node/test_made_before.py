@@ -1,8 +1,8 @@
 """A farm of a version without certified foundings is refused with a remedy; its backup continues in a new cluster.
 
-tests/vectors/made-before/ was recorded with commit 9fd374a, the last version of that kind: a farm of three nodes on
-loopback (`garlicfarm up`), one leaf excluded, the cost of another one doubled, then `garlicfarm backup` from a running
-node. formation.json is from that node.
+tests/vectors/made-before/ was recorded with commit 9fd374a, the last version of that kind. `garlicfarm up` created a
+farm of three nodes on loopback. The operator excluded one leaf and doubled the cost of another one. Then `garlicfarm
+backup` copied the state of a running node. formation.json is from that node.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Crash points of snapshots: a crash at any operation leaves the old snapshot and log, or the new ones.
 
-Each story drives the production planners over a disk that crashes after a random operation: while a snapshot is written
-or received, while it is adopted, while the log after it is compacted or discarded, and during recovery.
+Each story drives the production planners over a disk that crashes after a random operation. The crash occurs while a
+snapshot is written, received or adopted, while the log is compacted or discarded, or during recovery.
 """
 
 import dataclasses

@@ -23,8 +23,11 @@ pytestmark = pytest.mark.usefixtures("machine_clock")
 DESTINATION = MASTER.destination.base64
 PERIOD_S = PERIOD_MS / 1000
 STEADY_S = (STEADY_PERIODS + 4) * PERIOD_S
-"""Longest time from a change until this node reports its new role, with a margin: a report of the publisher (1 period),
-a review (1 s), the steady periods, a review, the next report of this node."""
+"""Longest time from a change until this node reports its new role, with a margin.
+
+It covers a report of the publisher (1 period), a review (1 s), the steady periods, a second review, and a report of
+this node.
+"""
 THIRD = 3
 STRUCTURE_LIFE_S = 200
 KEYS = {server_id: MASTER.sign_transient(NOW_S) for server_id in (OTHER, THIRD)}

@@ -1,8 +1,8 @@
 """Crash points of durable state: after a crash, every synced entry is present, and no erased entry returns.
 
 Each story drives the production planners over a disk that crashes after a random operation, also during recovery. It
-compares the recovered log with a model: the log must be the durable log, or that log after the group being written, or
-a part of that group (a truncation without its appends, or a prefix of its entries).
+compares the recovered log with a model. The recovered log must be the durable log, or that log with a part of the group
+that was being written. The part is the complete group, its truncation alone, or a prefix of its entries.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Every stored number loads again, and every module that stores a file is listed here.
 
-If a writer accepts a number that the reader refuses, the node stops at its next start, long after the entry or message
-with that number. So for each stored number, writer and reader must agree on the range.
+If a writer accepts a number that the reader refuses, the node stops at its next start. That start may be long after the
+entry or message with the number. So for each stored number, writer and reader must agree on the range.
 """
 
 import ast

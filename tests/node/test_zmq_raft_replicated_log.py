@@ -157,8 +157,9 @@ async def test_executed_requests_known_after_restart(tmp_path: Path, autojump_cl
 async def test_new_leader_waits_for_inherited_entries(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Updates are executed once across a change of leaders.
 
-    Given an update that both followers stored without its commitment, when the leader stops and the client immediately
-    repeats the update at its successor, then the client gets the index of the inherited entry.
+    Given an update that both followers have stored, and that the leader has not reported as committed.
+    When the leader stops, and the client immediately repeats the update at the next leader.
+    Then the client receives the index of the inherited entry.
     """
     async with group_of(tmp_path) as (group, old):
         await commit(old, 1)

@@ -310,7 +310,8 @@ def test_error_budget_lists_worst_servers_first(tmp_path: Path) -> None:
         lately = {1: 0.0 if minute >= 570 else 1.0, 3: 0.85, 4: 0.97}
         return lately.get(server, 1.0) if minute >= 540 else 0.0 if server == 2 and minute < 3 else 1.0
 
-    # given ten hours: in the last one, server 1 was down for half, 3 for 15 % and 4 for 3 %; server 2 was down before
+    # given ten hours, in which server 2 was down for the first three minutes.
+    # In the last hour server 1 was down for half of the time, server 3 for 15 % and server 4 for 3 %
     write_derived(
         tmp_path,
         "router_health",
@@ -480,8 +481,8 @@ def test_unavailable_server_is_drawn_as_unavailable(tmp_path: Path) -> None:
 
 
 def test_gap_of_whole_farm_is_drawn_as_unknown(tmp_path: Path) -> None:
-    # given two hours of windows of a minute, a gap of ten hours, and one hour; in it, server 2 reported only in the
-    # second half
+    # given two hours of windows of a minute, a gap of ten hours, and one more hour.
+    # Server 2 reported only in the second half of that last hour
     windows = [(n, 1) for n in [*range(120), *range(720, 780)]] + [(n, 2) for n in range(750, 780)]
     # A pause of the longest reporting period is not a gap.
     windows = [(n, server) for n, server in windows if n not in range(50, 60)]

@@ -97,7 +97,8 @@ def test_clock_limit_follows_period_of_its_time(tmp_path: Path) -> None:
     # given a period of 30 s, of 2 s three hours later, and two false clock entries
     periods = [(0, 1, 30_000), (0, 50, 2**52), (360, 100, 2_000), (360, 150, 1)]
     clocks = [{**clock(at, period_ms=each), "index": index} for at, index, each in periods]
-    # when reports are 59 s and 61 s ahead, then 31 s and 33 s, and others lag 44 s and 46 s, then 2 s and 4 s
+    # when the reports of server 1 are 59 s and 61 s ahead, and later 31 s and 33 s.
+    # Two reports of server 2 lag its others by 44 s and 46 s, and later by 2 s and 4 s
     cases = [(1, 0, 60, each) for each in (59.0, 61.0)] + [(1, 360, 160, each) for each in (31.0, 33.0)]
     cases += [(2, 0, 70, each) for each in (9.0, 9.0, 9.0, -35.0, -37.0)]
     cases += [(2, 360, 170, each) for each in (9.0, 9.0, 9.0, 7.0, 5.0)]

@@ -1,9 +1,9 @@
 """The SQL text of each derived table, by its checksum.
 
 The checksum is a part of the name of the table's commits (`pipeline/gold/tables.py`). After any change of the text,
-also of a comment or of the name of a view, the next run derives the table from the base rows again. Rows of a table
-whose base rows were removed by `--keep-days` are lost then. If a formula has to change, record its checksum here, and
-describe the new derivation in CHANGELOG.md.
+the next run derives the table from the base rows again. A new comment or name of a view is a change, too. Rows of a
+table whose base rows were removed by `--keep-days` are lost then. If a formula has to change, record its checksum here,
+and describe the new derivation in CHANGELOG.md.
 """
 
 import zlib

@@ -1,7 +1,7 @@
 """A measurement of early warnings against known failures: precision, recall and lead.
 
-    a warning is in time       after the first sign of a degradation of its server, and before the failure
-    a warning is about relief  a signal was as bad as before a failure, but no failure followed: false, shown apart
+    a warning is in time       after the first sign of a degradation of its server, and before the failure.
+    a warning is about relief  a signal was as bad as before a failure, but no failure followed: false, shown apart.
     any other warning          false; for example, after the failure
 
     precision    warnings in time / warnings

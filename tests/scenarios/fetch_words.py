@@ -1,10 +1,16 @@
 """The messages of replication by fetching, in the words of the stories.
 
-2->1: fetch after 3/1, term 1, knows commit 2           1->2: fetched of terms 1 1, term 1, commit 3
+2->1: fetch after 3/1, term 1, knows commit 2
+1->2: fetched of terms 1 1, term 1, commit 3
+
 1->2: fetched nothing, term 1, commit 3
 1->2: diverging after 2/1, term 3, commit 0
-1->2: begin term 1                                      2->1: begin answered, term 1
-1->2: end term 1, successors 3 2                        2->1: end refused as inconsistent-voters, term 1
+
+1->2: begin term 1
+2->1: begin answered, term 1
+
+1->2: end term 1, successors 3 2
+2->1: end refused as inconsistent-voters, term 1
 """
 
 from typing import assert_never

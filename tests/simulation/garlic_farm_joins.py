@@ -9,8 +9,8 @@ Every write returns the value that it replaced. Every read obtains a read index;
 one. So if a newcomer lacks part of the log, or a client gets a premature answer, no single store could have produced
 the history (`linearizability`).
 
-On a busy machine shorter election timeouts would replace the leader again and again, and each new leader begins the
-transfer of the log to a new server from its start.
+On a busy machine shorter election timeouts would replace the leader again and again. Each new leader sends the log to a
+joining server from the start.
 """
 
 import argparse

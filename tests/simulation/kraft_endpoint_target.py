@@ -1,14 +1,14 @@
 """The endpoint target of the KRaft fuzz: conversations of a listener with many clients, mostly hostile.
 
-    STEPS steps ─▶ a client connects │ sends │ stops reading │ logs in │ hangs up │ a pause │ a change of the log
+    STEPS steps ─▶ connect │ send │ stop reading │ log in │ hang up │ pause │ change the log
                      └─▶ every response is checked against the requests; at the end a correct client reads the log
 
-The listener has all services: the quorum's on a server that leaves some requests unanswered, and the administrators',
-consumers', producers' and groups' on a topic in memory. A second listener requires a login. The checks: no connection
-ends the listener or another connection. A client gets the responses to its requests, in order, each in the requested
-version. A client without a login gets only the responses that lead to it. After the clients have left, nothing is held:
-no connection, no byte of a budget, no group member, no request that waits at the server. Then a correct client logs in
-and reads the complete log.
+The listener has all services. The service of the quorum uses a server that leaves some requests unanswered. The
+services of administrators, consumers, producers and groups use a topic in memory. A second listener requires a login.
+The checks: no connection ends the listener or another connection. A client gets the responses to its requests, in
+order, each in the requested version. A client without a login gets only the responses that lead to it. After the
+clients have left, nothing is held: no connection, no byte of a budget, no group member, no request that waits at the
+server. Then a correct client logs in and reads the complete log.
 
 The limits are small, so that each is reached. A mock clock provides the time, so waiting takes no real time.
 """

@@ -3,8 +3,8 @@
     a structure of the corpus ─▶ up to six mutations (bits, sizes, cuts, copies, splices)
                               ─▶ decode ─▶ encode ─▶ verify ─▶ describe
 
-The checks of each input: only `LeaseSetError` is raised; a decoded structure is encoded to the same bytes; a signature
-is valid only for signed bytes; the description is plain data. `fuzzing` checks all inputs: all four outcomes must
+The checks of each input: only `LeaseSetError` is raised. A decoded structure is encoded to the same bytes. A signature
+is valid only for signed bytes. The description is plain data. `fuzzing` checks all inputs: all four outcomes must
 occur. A failing input is printed as hexadecimal, which `garlicfarm lease-set show -` reads.
 """
 

@@ -3,8 +3,8 @@
     a line of a bridge or client ─▶ up to six mutations (bytes, quotes, cuts, copies, splices)
                                  ─▶ parse_line, parse_peer, destination_of_sam_key ─▶ encode_reply
 
-The checks of each input: only the errors of these functions are raised; a parsed line is encoded to a line with the
-same words and pairs; its bytes and pairs are bounded. `fuzzing` checks memory, time and that all outcomes occur.
+The checks of each input: only the errors of these functions are raised. A parsed line is encoded to a line with the
+same words and pairs. Its bytes and pairs are bounded. `fuzzing` checks memory, time and that all outcomes occur.
 """
 
 from random import Random

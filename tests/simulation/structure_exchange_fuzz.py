@@ -3,9 +3,9 @@
     a request or reply ─▶ up to six mutations (bits, sizes, cuts, copies) ─▶ decode_request, decode_reply
                                                                            ─▶ read in parts, as a client does
 
-The checks of each input: only `ExchangeError` is raised; decoded bytes are encoded to the same bytes; a reader in parts
-never wants more than the limit, and accepts exactly the replies that `decode_reply` accepts. `fuzzing` checks memory,
-time and that all outcomes occur.
+The checks of each input: only `ExchangeError` is raised. Decoded bytes are encoded to the same bytes. A reader in parts
+never requires more bytes than the limit, and accepts exactly the replies that `decode_reply` accepts. `fuzzing` checks
+memory, time and that all outcomes occur.
 """
 
 from random import Random

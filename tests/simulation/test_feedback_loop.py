@@ -143,8 +143,8 @@ def test_feedback_loop_after_load_step_does_not_oscillate() -> None:
         assert loop.factor[-1] == 1, f"seed {seed}"
         pairs = zip(restlessness(loop.share), restlessness(alone.share), strict=True)
         more_restless.append([moved - moved_alone for moved, moved_alone in pairs])
-    # and the share of clients changes no more than without the pipeline. A single story may exceed this:
-    # publishing changes a cost only when it differs by a margin, which may happen in only one of the two farms.
+    # and the share of clients changes no more than without the pipeline. A single story may exceed this, because a
+    # cost is published only if it differs by a margin. That may happen in only one of the two farms.
     assert all(mean(phase) <= SHARE_CALM for phase in zip(*more_restless, strict=True)), more_restless
 
 

@@ -1,7 +1,7 @@
 """Attackers with the farm key take part in the formation, and correct nodes still never create two clusters.
 
-The attackers invent identities. They show each correct node any notices, any number of times and in any order:
-proposals, promises of different sets in one incarnation, promises with different nonces, copies of the node's own
+The attackers invent identities. They send each correct node any notices, any number of times and in any order. Notices
+are proposals, promises of different sets in one incarnation, promises with different nonces, copies of the node's own
 endorsement, and foundings. They see all notices of correct nodes. Messages between correct nodes arrive late,
 repeatedly and out of order. Nodes restart, and an unfinished write may be lost.
 

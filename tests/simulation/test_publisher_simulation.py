@@ -1,7 +1,7 @@
 """A farm's log written by three servers: reports and clock entries at any phase, with jitter, and a failing publisher.
 
-The network and Raft are omitted: only the relative times of reports, clock entries and a failure matter, because log
-time is constant between clock entries. Time is simulated; a failure names its seed.
+The network and Raft are omitted. Log time is constant between clock entries, so only the relative times of reports,
+clock entries and a failure matter. Time is simulated; a failure names its seed.
 """
 
 from random import Random

@@ -1,8 +1,8 @@
 """All attackers of a farm together. Each is a task that runs until it is canceled, and counts its actions.
 
-    no key            datagrams and connections that never authenticate
-    a copied key      impostors, forged entries, invented members, endless requests
-    a hostile member  an admitted identity that sends false data in its own name and as its own server
+    no key             datagrams and connections that never authenticate
+    a copied key       impostors, forged entries, invented members, endless requests
+    a hostile member   an admitted identity that sends false data in its own name and as its own server
 
 All of them use only loopback. A refused attacker continues: that is its purpose. A success that must never happen is
 recorded as a fault.

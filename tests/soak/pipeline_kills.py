@@ -2,11 +2,11 @@
 
     python -m tests.soak.pipeline_kills --kills 20 --seed 1
 
-Each run follows the log with both queries together: the tables with the watch over the servers, and the events, which
-are lines of a file that is longer in each run. Driver, JVM and workers are killed as one process group. One run in ten
-is killed while it starts. The others are killed at a random moment after a query's first batch begins, or after its
-first, second or third batch ends. Then the driver starts again with the same checkpoints. After all kills, a
-last run reaches the end. Tables are compared as multisets of rows.
+Each run follows the log with both queries together. One query writes the tables and watches the servers. The other one
+reads events from a file that is longer in each run. Driver, JVM and workers are killed as one process group. One run in
+ten is killed while it starts. The others are killed at a random moment after a query's first batch begins, or after its
+first, second or third batch ends. Then the driver starts again with the same checkpoints. After all kills, a last run
+reaches the end. Tables are compared as multisets of rows.
 """
 
 import argparse

@@ -8,8 +8,8 @@
 During the upgrade a client submits marked entries to the nodes in turn. It repeats an entry of
 unknown outcome at the next node, under the same request id, until it receives an index. At the end each
 acknowledged mark is at its index on every node, and no mark has two indexes. The new nodes reply to the first requests
-of the old farm with the same index as before: the table of executed requests was upgraded too. A newer structure is
-also published.
+of the old farm with the same index as before. This shows that the table of executed requests was upgraded. A newer
+structure is also published.
 
 The client reads plain JSON, because the types of this version may require keys that an older node does not send.
 """

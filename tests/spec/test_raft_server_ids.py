@@ -1,8 +1,8 @@
 """The id of a server is a value of the protocol: the core orders and compares ids, and never confuses two ids.
 
 KRaft (KIP-853) identifies a replica by the id of the node and the id of its directory. A node that lost its disk
-returns with the same node id and another directory; its votes, fetches and confirmations must not count for the earlier
-replica.
+returns with the same node id and another directory. The votes, fetches and confirmations of the new replica must not
+count for the earlier one.
 """
 
 import pytest

@@ -5,7 +5,7 @@ alone and shares no code with the tested module. It is slow and does not protect
 
     RedDSA   key       a in [1, L), A = aB                        (Ed25519: a is a clamped hash of a seed)
              signing   r = H(T | A | M), T of 80 random bytes     (Ed25519: r = H(half of the hashed seed | M))
-             both      R = rB, S = r + H(R | A | M) a mod L;  verifies if S < L and SB = R + H(R | A | M) A
+             both      `R = rB`, `S = r + H(R | A | M) a mod L`; verifies if `S < L` and `SB = R + H(R | A | M) A`
 """
 
 from dataclasses import dataclass

@@ -10,8 +10,8 @@ and can cut connections. Without a recorder, both are the same port.
 without directory ids). Otherwise it is dynamic (kraft.version 1): formatting writes the initial voters into the
 directory, and the settings name only servers that can name the leader.
 
-Kafka's servers get a small heap and only the first compiler, so that three of them fit into memory: each starts in
-1.2 s and uses 140 MB. Benchmarks pass `options=()` and use the JVM's defaults.
+Kafka's servers run with a small heap and only the JVM's first compiler, so that three of them fit into memory. Each
+starts in 1.2 s and uses 140 MB. Benchmarks pass `options=()` and use the JVM's defaults.
 """
 
 import base64

@@ -4,9 +4,10 @@
 
 *Load.* A controller of Kafka that leads writes a record each `metadata.max.idle.interval.ms`. Our voter, if it leads,
 receives the same record by Produce. Any other record would end the standby controllers (`test_what_controllers_read`).
-As the first record of a log, this record would end them, too: the log must begin with the version of the metadata,
-which Kafka's first leader writes automatically. If the first leader is ours, it receives a recorded batch of Kafka's
-leader (`tests/vectors/kraft.json`). Acknowledged records are kept, and must be in every log at the end.
+As the first record of a log, this record would end them, too, because a log must begin with the version of the
+metadata. Kafka's first leader writes that version automatically. If the first leader is ours, it receives a recorded
+batch of Kafka's leader (`tests/vectors/kraft.json`). Acknowledged records are kept, and must be in every log at the
+end.
 
 *Watch.* DescribeQuorum reports the leader's high watermark; -1 means that a new leader does not know it yet. Neither
 the high watermark nor the epoch may go back. Our servers also check themselves (`our_voter`). A server of Kafka exits

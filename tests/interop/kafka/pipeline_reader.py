@@ -2,8 +2,8 @@
 
     {"address": …, "node": …, "jars": […]}     the topic by Spark's connector, and the node by the source `farm`
 
-Prints `{"kafka": [row, …], "farm": [row, …], "seconds": {"kafka": …, "farm": …}}` as JSON: the rows in the order of
-their index, all columns as text, and the duration of the second run of each way.
+Prints `{"kafka": [row, …], "farm": [row, …], "seconds": {"kafka": …, "farm": …}}` as JSON. Rows are in the
+order of their index, and all columns are text. The seconds are the duration of the second run of each way.
 """
 
 import json

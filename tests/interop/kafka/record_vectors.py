@@ -7,8 +7,8 @@ replication, a snapshot fetched by a follower without a log, the leader killed a
 dynamic quorum a fourth controller is also added as a voter and removed. The third story is a single broker that three
 stock clients read, alone and as a group.
 
-For each API and version, a few exchanges of different lengths are kept: a request and its response, without the four
-bytes of length before each. Bytes are hexadecimal.
+For each API and version, a few exchanges of different lengths are stored. An exchange is a request and its response,
+each without the four bytes of its length. Bytes are hexadecimal.
 """
 
 import json

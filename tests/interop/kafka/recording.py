@@ -4,12 +4,12 @@
                                     │
                                     └─ 4 bytes of length │ frame ─▶ RecordedFrame(API, version, direction, bytes)
 
-A response does not name its request, so each connection stores the requests without a response: Kafka replies in the
-order of the requests, and the correlation id confirms it. A request without a response (Produce without
+A response does not name its request, so each connection stores the requests without a response. Kafka replies in the
+order of the requests, and the correlation id confirms the order. A request without a response (Produce without
 acknowledgment) would break the order; it raises an error instead of a wrong recording.
 
-The proxy also cuts connections: `cut` ends all connections of a server, and `hold` refuses new ones until `release`,
-which the server's peers experience as a partition.
+The proxy also simulates failures of the network: `cut` ends all connections of the server. `hold` also ends each new
+connection immediately, until `release`, so that the server's peers observe a partition.
 """
 
 import struct

@@ -7,7 +7,7 @@
     state machine safety   every server applies the same entry at the same index, in order, once per run
     acknowledgment        acknowledged entries are on the disk of the server
     durable commitment     entries committed by a leader are on the disks of a majority of each voter set of its
-                           configuration; acknowledged entries are never lost
+                           configuration. Acknowledged entries are never lost
     one change at a time   a leader appends a configuration after the previous one is committed; C_old,new follows only
                            C_old, and C_new only C_old,new
     monotonic values       terms, the vote within a term, and the commit index sent by a leader never go back

@@ -1,9 +1,9 @@
 """Long runs from the command line: many seeds with counts, one seed with its trace, or every planted bug.
 
-    python -m tests.simulation consensus --strategy fetch --seeds 10000 --jobs 2
-    python -m tests.simulation consensus --seed 4711 --trace
-    python -m tests.simulation consensus --kind 'figure 8' --seeds 100
-    python -m tests.simulation consensus-mutants
+    `python -m tests.simulation consensus --strategy fetch --seeds 10000 --jobs 2`
+    `python -m tests.simulation consensus --seed 4711 --trace`
+    `python -m tests.simulation consensus --kind 'figure 8' --seeds 100`
+    `python -m tests.simulation consensus-mutants`
 
 A run of at least `MARKED_SEEDS` histories of all kinds also fails if one of the coverage marks of its strategy never
 appeared. Any run fails if rot has made an election impossible in at least two histories, and in more than one history

@@ -1,9 +1,9 @@
 """One history: a world drawn from a seed, a number of steps with faults, then healing and required progress.
 
-    trouble     servers crash between effects and restart, disks fill and rot, links are cut, clocks jump and drift
-                apart, operators change the configuration and transfer leadership, clients read and write
-    healing     all servers run and all messages arrive; within a limit a leader must exist, clients must get answers,
-                lost servers must be replaced, and every member must have applied the same entries; exception: no
+    trouble     servers crash between effects and restart, disks fill and rot, links are cut. Clocks jump and drift
+                apart. Operators change the configuration and transfer leadership; clients read and write
+    healing     all servers run and all messages arrive. Within a limit a leader must exist, clients must get answers,
+                and lost servers must be replaced. Every member must have applied the same entries. The exception: no
                 server leads, and only the lost servers could make an election possible
     judgment    one order of the calls must explain the results that clients saw for each key
 

@@ -1,7 +1,7 @@
 """Rules of a KRaft quorum beyond Raft's own: for the messages between its replicas, and for their state.
 
-    high watermark     a leader never sends a lower one than a leader of an earlier epoch, and a replica never receives
-                       a lower one than before: a follower on the JVM would exit
+    high watermark     a leader never sends a lower one than a leader of an earlier epoch. A replica never receives a
+                       lower one than before: a follower on the JVM would exit
     log start          a log without its first records has a snapshot that includes them, and the snapshot
                        ends at or below the high watermark
     batches            the record batches of a fetch follow its offset without a gap, their epochs never fall, and none

@@ -1,7 +1,7 @@
 """The state of a simulated KRaft server: the store of all strategies, and the production state of a voter.
 
-The bytes of a snapshot are complete record batches, as Kafka's format requires: the batches of `QuorumLog`, which holds
-all records and the producer table, then one batch with the store.
+The bytes of a snapshot are complete record batches, as Kafka's format requires. The first are the batches of
+`QuorumLog` with all records and the producer table. The last batch has the store.
 """
 
 from collections.abc import Callable

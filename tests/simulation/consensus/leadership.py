@@ -1,13 +1,14 @@
 """Rules for leaders beyond the safety of the log, checked at each step of the trouble phase.
 
     lease          while a leader may answer reads from memory, no server leads a later term
-    promise        with leases, a server that has confirmed a leader does not drop it or vote for another server within
-                   the minimum election timeout, unless that leader resigns or transfers its leadership
+    promise        with leases, a server that has confirmed a leader does not drop it, or vote for another server,
+                   within the minimum election timeout. The promise ends if that leader resigns or transfers its
+                   leadership
     check-quorum   a leader that receives no messages from a majority for two minimum election timeouts resigns
     slow disks     a leader remains leader while only the disks of its followers are slow
-    stuck          a leader with waiting proposals resigns after a long time without progress; progress is a commit,
-                   another entry stored by a voter, up to the end of the log at the last commit, or a message about a
-                   stored or requested chunk of a snapshot
+    stuck          a leader with waiting proposals resigns after a long time without progress. Progress is a commit,
+                   an entry stored by a voter, or a message about a stored or requested chunk of a snapshot. Entries
+                   count up to the end of the log at the last commit
 
 Later entries are not progress: with them, a leader with a hung disk would remain while clients send requests.
 Times are measured by the leader's own clock. Every delivered message counts as contact, so the rule is weaker than in

@@ -5,7 +5,7 @@ the value that it replaced. The decision is therefore exact, without a search. I
 of the history (Gibbons and Korach 1997, "Testing shared memories", for registers whose values differ).
 
     span      the time when the key had one value: its write, then every read of it, in any order that their times
-              permit; `ended` is the first answer among them, `last_call` the last call; a span can precede another one
+              permit. `ended` is the first answer among them, `last_call` the last call. A span can precede another one
               only if none of its calls comes after an answer of the other
     chain     consecutive spans: each write found the value of the previous span
 

@@ -7,13 +7,13 @@ history only.
     general      all faults
     paused       leaders pause while isolated; they receive reads after other servers have replaced them
     storm        leaders fail soon after their election, and almost no entry is replicated
-    figure 8     five servers; each leader reaches two others at most and is soon isolated: the scenario of figure 8 in
-                 the paper, one entry at a time
+    figure 8     the scenario of figure 8 in the paper, one entry at a time, with five servers. Each leader reaches two
+                 others at most and is soon isolated
     membership   a few servers, changed one by one by leaders that are cut off soon after their election
     lease        clocks drift apart up to the bound of the leases, messages arrive late or twice, and leaders lose one
-                 server after another; only this kind and *ended* have leases
-    slow disks   only the disks of a leader's followers are slow: each write takes longer than the minimum election
-                 timeout, with the timeouts of a LAN
+                 server after another. Only this kind and *ended* have leases
+    slow disks   only the disks of a leader's followers are slow. Timeouts are those for a LAN, and each write takes
+                 longer than the minimum election timeout
     hung disks   only the disks of a majority fail: they hang for longer than a leader may wait
     far terms    all faults, and a forger sends messages with far higher terms
     ended        servers get true and false evidence that a process has ended, in worlds with and without leases; only
@@ -199,7 +199,7 @@ def draw_ids(seed: int, profile: Profile, features: Features) -> list[ServerId]:
     """Return the ids of the servers of a history.
 
     They are numbers, or ids with directories in every second history; ØMQ Raft always uses strings. With directories,
-    the servers that join later have the ids of the first ones, in other directories: code that confuses them counts a
+    the servers that join later have the ids of the first ones, in other directories. Code that confuses them counts a
     vote or an acknowledgment twice. On Kafka's wire, servers that join later alternate between observers with their
     own ids and successors of a server that has lost its directory (`is_successor`).
     """
@@ -358,8 +358,8 @@ def _make_storm(general: Profile, random: Random) -> Profile:
 def _make_figure_8(general: Profile, _random: Random) -> Profile:
     """Build a world where leaders fail soon, and send entries of older terms and their no-op one by one.
 
-    The network is slow and the disk is fast. A leader is then often isolated between two events: the reply that counts
-    an entry of an older term for the majority, and the arrival of the leader's first entry.
+    The network is slow and the disk is fast. So a leader is often isolated after a majority holds an entry of an older
+    term, and before the leader's first entry arrives.
     """
     options = replace(
         general.options,

@@ -10,8 +10,9 @@ Entries are AppendEntry or ChangeServers at a leader, AcceptEntry, FetchEntry, F
 follower. A Persist is Unsync, its completion Sync or SyncVotes, a restart Crash. A step that does not change term,
 vote, log, role or commit index is a stutter. A pre-vote is a stutter, too: if it changes a term, it is rejected.
 
-The model must have sent every sent message: a vote, a vote request, a part of the leader's log with a commit
-index up to its own, an acknowledgment of durable entries that agree with the leader.
+The model must have sent every message that the servers send. These are votes, vote requests, parts of the leader's
+log, and acknowledgments. A part of the log has a commit index up to the leader's own. An acknowledgment is for durable
+entries that agree with the leader.
 
 The mapping reads the state of the core and its Persists, so it trusts that storage returns what it stored; the judge
 checks that. In the model, terms come only from its own vote requests, so no traced history has forged terms (`forger`).

@@ -10,7 +10,7 @@ Rules for requests to servers that simulate the package:
 
     below the commit   no append begins below the index that the server has stored and committed in any of its runs: the
                        server would exit
-    nothing is cut     no append ends below the index that the server has acknowledged in this term: the package cuts
+    nothing is cut     no append ends below the index that the server has acknowledged in this term. The package cuts
                        its log after the received entries, even after an empty list
     old snapshot       no snapshot ends below the commit index of the server
 """

@@ -5,8 +5,8 @@
                     the commit index in its files     not above the entries that a node has applied
                     objects of the whole process      at most `OBJECTS_MAX` for each machine
 
-A snapshot of a state beyond its bounds is refused by other servers, so the state must be within them always, not only
-at the end. Python has one heap, so the objects of one node are not known. A node with a fixed number of peers needs a
+Other servers refuse the snapshot of a state beyond its bounds. So the state must always be within them, and not only at
+the end. Python has one heap, so the objects of one node are not known. A node with a fixed number of peers needs a
 fixed number of tasks, connections and files. So a limit well above these numbers finds each leak within minutes.
 """
 

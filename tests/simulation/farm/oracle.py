@@ -3,14 +3,15 @@
     Truth         the facts of each second, with the start of each: lost pairs, links, working machines
     Oracle        the claims of each node (`Claim`), judged by the facts
 
-    verdict       healthy                 wrong while a server has been down, or cut off from the node, for `LATE_S`, or
-                                          the node's router for `DELAYS_S`, or another server's router for `LATE_S`
+    verdict       healthy                 wrong while a server has been down, or cut off from the node, for `LATE_S`.
+                                          Wrong while the node's router has been down for `DELAYS_S`, or another
+                                          server's router for `LATE_S`
                   not no quorum           wrong while the node has not reached a majority for `LATE_S`
                   no quorum               wrong while a majority has worked, and all servers were linked, for `LATE_S`
                   X down, X left …        wrong while X has worked, and has been linked with the node, for `LATE_S`
                   UDP to X is blocked     wrong unless packets are lost, or no packet of a link gets through
                   X does not report       wrong while X has worked, and has been linked with all servers, for `LATE_S`
-    alarm         of a kind               wrong if none of its causes existed within `LATE_S`; a kind in `OF_MACHINE`
+    alarm         of a kind               wrong if none of its causes existed within `LATE_S`. A kind in `OF_MACHINE`
                                           needs a cause at the machine of the node
                   of a disk or router     missing while its cause has lasted for `DELAYS_S`
     structure     with a leaf             wrong while most servers work, and its server has been down for `LATE_S`

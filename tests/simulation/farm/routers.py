@@ -6,8 +6,9 @@
 Behavior, as measured on a private network of both kinds:
 
     Java    disconnects with a reason if it does not accept a structure; a floodfill stores an accepted one after 11 s
-    i2pd    ignores such a structure without a reply; a floodfill stores an accepted one after 5 to 50 s, and the next
-            one at least 20 s later; verifies sessions with the destination's key only; does not look masters up
+    i2pd    ignores such a structure without a reply. A floodfill stores an accepted one after 5 to 50 s, and the next
+            one at least 20 s later. i2pd verifies sessions with the destination's key only, and does not look masters
+            up
     both    request a lease set when a session has tunnels; a restart ends all sessions; for `START_S` nothing listens
 
 The models lack tunnels, encryption and other routers. So a session is ready immediately, and its only request for a

@@ -70,8 +70,8 @@ def test_broadcast_farm_admits_a_node_and_follows_an_address() -> None:
             async with world.control("node-1") as client:
                 members = (await client.view()).members
             assert any((each.address or "").startswith("10.0.0.77:") for each in members), f"seed {SEED}"
-            # When two nodes of four start again, without a leader and without the entry that admits node 4
-            # Then they still see each other, and all four are members
+            # When two nodes of four start again, without a leader and without the entry that admits node 4.
+            # Then they still see each other, and all four are members.
             for name in world.hosts:
                 await world.kill(name)
             for name in ("node-1", "node-4"):

@@ -9,8 +9,8 @@
     lifeguard    Lifeguard's interval experiment, plain SWIM compared with all parts, over the grid
 
 Figures go to the standard output as Markdown tables, progress to the standard error. --seed determines all results.
-With --finished FILE each run is stored when it ends: the same command resumes after an interruption, and prints its
-tables immediately after all runs are done.
+With --finished FILE each run is stored when it ends. The same command then resumes after an interruption. When all runs
+are stored, it prints its tables immediately.
 """
 
 import argparse

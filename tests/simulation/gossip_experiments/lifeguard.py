@@ -3,8 +3,8 @@
 They follow section V of Dadgar, Phillips, Currey: "Lifeguard: Local Health Awareness for More Accurate Failure
 Detection".
 
-    interval    128 members, C of them slow for D, healthy for I, slow for D ..., all at the same times, for 120 s:
-                the number of times a healthy member is declared dead, at all members (FP) and at healthy ones (FP-)
+    interval    128 members for 120 s; C of them are slow for D, healthy for I, slow for D …, all at the same times.
+                The number of times a healthy member is declared dead, at all members (FP) and at healthy ones (FP-)
     threshold   C members slow for D once: the time until the first healthy member declares one dead, and until all do
 
 A slow member declared dead is not a false positive: it did not reply. A healthy member declared dead always is one.

@@ -4,6 +4,7 @@
                                            ├─▶ ØMQ Raft:    RequestUpdate to the leader
                                            └─▶ Kafka:       produce with idempotence (kafka_process)
     reader ──▶ /v1/log?linearizable at a random node ──▶ the value of each register at the commit index of the reply
+
     followers: a ØMQ subscription, Kafka consumers: every record, checked at the end
 
 A write of unknown outcome is repeated under the same request id at another node. After the last attempt the client

@@ -2,8 +2,8 @@
 
     seed ──▶ mix: six kinds of fault ──▶ one fault after the other, some of them overlapping ──▶ all end ──▶ healing
 
-A target is a number that the run maps to a node when the fault begins: number 0 is the leader at that time, 1 to 4 the
-other nodes in order. So a schedule depends on the seed alone, and still strikes leaders.
+A target is a number that the run maps to a node when the fault begins. Number 0 is the leader at that time; 1 to 4 are
+the other nodes in order. So a schedule depends on the seed alone, and still strikes leaders.
 """
 
 from collections.abc import Sequence

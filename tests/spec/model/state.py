@@ -3,11 +3,11 @@
 Messages are not objects in flight. A network that loses, repeats, delays and reorders messages may deliver any sent
 message at any later time, or never. So a state records all sent contents of each term, and any action may use them:
 
-    vote requests     the end of the candidate's log, per candidate
-    votes             the candidates that a server has voted for, per server
-    appends, fetches  any part of the leader's log: within a term it only grows, so one log describes all messages
-    acknowledgments  the highest index that a server has reported as durable: a higher one implies the lower ones
-    commit indexes    the highest that the leader has sent
+    vote requests      the end of the candidate's log, per candidate
+    votes              the candidates that a server has voted for, per server
+    appends, fetches   any part of the leader's log: within a term it only grows, so one log describes all messages
+    acknowledgments    the highest index that a server has reported as durable: a higher one implies the lower ones
+    commit indexes     the highest that the leader has sent
 
 A server sends a message as soon as its disk holds the claimed content. This does not exclude a case, because the model
 may ignore any sent message. Term `n` has the record `records[n - 1]`. Server numbers begin at 0, indexes of the log at
