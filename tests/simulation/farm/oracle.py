@@ -3,9 +3,8 @@
     Truth         the facts of each second, with the start of each: lost pairs, links, working machines
     Oracle        the claims of each node (`Claim`), judged by the facts
 
-    verdict       healthy                 wrong while a server has been down, or cut off from the node, for `LATE_S`.
-                                          Wrong while the node's router has been down for `DELAYS_S`, or another
-                                          server's router for `LATE_S`
+    verdict       healthy                 wrong while a server, its link with the node, or its router has been down for
+                                          `LATE_S`. The node's own router counts after `DELAYS_S`
                   not no quorum           wrong while the node has not reached a majority for `LATE_S`
                   no quorum               wrong while a majority has worked, and all servers were linked, for `LATE_S`
                   X down, X left …        wrong while X has worked, and has been linked with the node, for `LATE_S`
