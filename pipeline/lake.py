@@ -7,8 +7,8 @@
     <output>/events                  the nodes' traces
 
 All are Delta tables, so Spark, DuckDB, Polars and Trino read them. Each batch is in each table once. A batch is a
-commit in each changed table; with Spark, its rows come from one job (`pipeline/tables/tasks.py`). The current state,
-for which a user may be waiting, is committed first, and the tables of the watch last.
+commit in each changed table; with Spark, its rows come from one job (`pipeline/tables/tasks.py`). The current
+state is committed first, because a user may be waiting for it. The tables of the watch are committed last.
 
 *One writer.* With two writers of the same batch, each would treat the other's commit as its own, and both would keep
 separate states in memory. A commit by a local rename does not exclude a second writer. So a run holds a lock on

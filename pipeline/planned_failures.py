@@ -5,7 +5,7 @@
     spike         a signal is bad for a few minutes, and nothing follows
     relief        a signal worsens as before a failure, and then recovers
 
-The first two are failures, of which the first can be foreseen. A warning must not mistake spikes and reliefs for
+The first two are failures; only a degradation can be foreseen. A warning must not mistake spikes and reliefs for
 failures, though a relief cannot be recognized while it begins. All of them come at random, about once in `MEAN_DAYS`
 per router, and never within two hours of each other.
 

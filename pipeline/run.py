@@ -6,10 +6,10 @@
 
 The engine is Spark with a session, and this process without a session (`pipeline/local`). In a bucket, Spark runs only
 the tasks of a batch; this process plans the batches, commits them and makes the derived tables. The engine writes the
-range of batch N into the checkpoint before the batch, and records its end after the batch. A crash in between repeats
-the batch with the same number and the same range. The entry at an index of the log never changes, so the rows are the
-same. Each table has the number of its last batch (`pipeline/tables/delta.py`), so a repeated batch is skipped. Together
-this makes the processing exactly-once.
+range of batch N into the checkpoint before the batch, and records its end after the batch. After a crash between
+them, the engine repeats the batch with the same number and the same range. The entry at an index of the log never
+changes, so the rows are the same. Each table has the number of its last batch (`pipeline/tables/delta.py`), so a
+repeated batch is skipped. Together this makes the processing exactly-once.
 
 A checkpoint and tables are valid for the version that wrote them. `LAYOUT` is raised when they change. A run continues
 a directory of a layout in `CONTINUED` and raises its number, so earlier versions refuse it. Another layout is refused

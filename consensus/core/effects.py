@@ -42,7 +42,7 @@ class Install(Struct, frozen=True):
 
 
 class Compact(Struct, frozen=True):
-    """Make the snapshot from `TakeSnapshot` the stored one; entries before `first_kept` may be deleted."""
+    """Replace the stored snapshot with the snapshot from `TakeSnapshot`; entries before `first_kept` may be deleted."""
 
     snapshot: SnapshotDescription
     first_kept: Index
@@ -93,7 +93,7 @@ class Apply(ComparedInPart, frozen=True):
 
 
 class ReadEntries(Struct, frozen=True, kw_only=True):
-    """Read entries [first, last] from storage (at most `limit_bytes`, at least one) and answer with `EntriesRead`."""
+    """Read entries [first, last] from storage, at least one, up to `limit_bytes`; reply with `EntriesRead`."""
 
     request_id: int
     first: Index
@@ -102,14 +102,14 @@ class ReadEntries(Struct, frozen=True, kw_only=True):
 
 
 class TakeSnapshot(Struct, frozen=True):
-    """Write a snapshot of the state machine after `last`, with `configuration`; answer with `SnapshotTaken`."""
+    """Write a snapshot of the state machine after `last`, with `configuration`; reply with `SnapshotTaken`."""
 
     last: LogId
     configuration: Configuration
 
 
 class ReadSnapshot(Struct, frozen=True, kw_only=True):
-    """Read a chunk of the stored snapshot of `last` (at most `limit_bytes`) and answer with `SnapshotRead`."""
+    """Read a chunk of the stored snapshot of `last` (at most `limit_bytes`) and reply with `SnapshotRead`."""
 
     request_id: int
     last: LogId

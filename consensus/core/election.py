@@ -56,14 +56,14 @@ def objection(replica: Replica, request: RequestVote) -> RefusalReason | None:
 
 
 def answer_pre_vote(replica: Replica, request: RequestVote) -> None:
-    """Answer a pre-vote request; this changes neither our term nor our vote."""
+    """Reply to a pre-vote request; this changes neither our term nor our vote."""
     error = objection(replica, request)
     granted = error is None and would_vote(replica.hard_state, replica.log.last, request)
     replica.answer_vote(request, granted=granted, error=error)
 
 
 def answer_vote(replica: Replica, request: RequestVote) -> bool:
-    """Answer a vote request after the check of its term; return True if the vote was granted."""
+    """Reply to a vote request after the check of its term; return True if the vote was granted."""
     error = objection(replica, request)
     granted = error is None and may_vote(replica.hard_state, replica.log.last, request)
     if granted and replica.hard_state.voted_for is None:

@@ -75,7 +75,7 @@ class Persisted(Struct, frozen=True):
 
 
 class EntriesRead(Struct, frozen=True):
-    """The answer to `ReadEntries`: entries from `first` on. Empty if the range has been truncated since the request."""
+    """The reply to `ReadEntries`: entries from `first` on. Empty if the range was truncated after the request."""
 
     request_id: int
     first: Index

@@ -1,4 +1,4 @@
-"""A leader: takes proposals and reads, acknowledges committed ones, and resigns if no majority replies.
+"""A leader: accepts proposals and reads, reports committed proposals, and resigns if no majority replies.
 
 The replication strategy transfers the entries to the followers (`replication.port`); `ProgressTracker` counts the
 followers' replies. To commit an entry of its term, a new leader immediately appends the protocol's no-op, or its
@@ -14,7 +14,7 @@ not resign while a voter that lacks the oldest waiting proposal makes progress. 
 transfer of a long log or a snapshot. It also does not resign if it is the only voter.
 
 *The deadline is stored*, not computed over all followers after each step. Contacts and sent requests only postpone due
-work, so the stored deadline may be too early, but never too late. Code with earlier work calls
+work, so the stored deadline may be too early, but never too late. Code that adds earlier work calls
 `ProgressTracker.wake_by`. At the deadline the leader does the due work, if any, and computes the next deadline.
 """
 

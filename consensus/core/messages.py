@@ -141,7 +141,7 @@ class BeginQuorumEpoch(Struct, frozen=True, kw_only=True):
 
 
 class BeginQuorumEpochReply(Struct, frozen=True, kw_only=True):
-    """Answer to BeginQuorumEpoch."""
+    """Reply to BeginQuorumEpoch."""
 
     term: Term
     leader: ServerId | None
@@ -160,7 +160,7 @@ class EndQuorumEpoch(Struct, frozen=True, kw_only=True):
 
 
 class EndQuorumEpochReply(Struct, frozen=True, kw_only=True):
-    """Answer to EndQuorumEpoch. The former leader ignores the reply, because it has resigned already."""
+    """Reply to EndQuorumEpoch. The former leader ignores the reply, because it has resigned already."""
 
     term: Term
     leader: ServerId | None
@@ -244,7 +244,7 @@ class InstallSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class SnapshotReply(Struct, frozen=True, kw_only=True):
-    """Answer to InstallSnapshot.
+    """Reply to InstallSnapshot.
 
     Accepted: everything before `next_offset` is durable. Refused: nothing changed, and `next_offset` is the offset
     of the expected chunk. `installed`: the sender holds everything up to the snapshot's last entry durably, and the

@@ -3,10 +3,10 @@
     event ──▶ step(event, now) ──▶ [effect, …]        and `deadline`, when `DeadlineReached` is due
 
 Every message first passes the term check (Raft figure 2, rules for all servers). A higher term makes this server a
-follower. A request of an older term is refused with our term. A reply of an older term is ignored, except a denied
-vote. Exceptions: within `leader_stickiness_ms` after contact with the leader, a vote request (section 6) and a leader
-from outside the group are refused. Pre-votes and replies of non-voters never change a term. A term too far ahead moves
-ours by one step (`Replica.adopt_term`).
+follower. This server refuses a request of an older term, and replies with its own term. It ignores a reply of an older
+term, except a denied vote. Exceptions: within `leader_stickiness_ms` after contact with the leader, a vote request
+(section 6) and a leader from outside the group are refused. Pre-votes and replies of non-voters never change a term. A
+term too far ahead moves ours by one step (`Replica.adopt_term`).
 
 `append_receiver` and `fetch_receiver` handle messages of one strategy; `ServerRole` makes the transitions. Only a
 leader appends, reads, changes the members or hands leadership over. Every other server refuses immediately and names

@@ -1,4 +1,4 @@
-"""Handing leadership to a chosen server, instead of leaving the next leader to chance (Ongaro's thesis, section 3.10).
+"""Transfer of leadership to a chosen server (Ongaro's thesis, section 3.10).
 
     request ─▶ hold new proposals ─▶ target holds the whole log ─▶ TimeoutNow ─▶ target campaigns ─▶ done
                     │                                          └▶ (a peer without TimeoutNow) abdicate, abstain ─▶ done

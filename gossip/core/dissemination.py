@@ -150,7 +150,7 @@ class Piggyback:
         return self._payload(entry, list(first), [], ())
 
     def relayed_payload(self, entry: MemberRecord) -> Payload:
-        """Return the payload of a ping that helpers relay: only the notice, since helpers pay for its bytes."""
+        """Return the payload of a ping that helpers relay: only the notice, to save bandwidth of the helpers."""
         updates = (notice(entry, self._context.local.node_id),) if self._is_owed_notice(entry) else ()
         return Payload(updates, self._context.local.info.capacity, len(self._context.members.links))
 

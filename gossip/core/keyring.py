@@ -102,7 +102,7 @@ class Keyring:
     era: int = 0
     """The number of complete replacements of the keys, each to exclude a member."""
     label: bytes = field(default=b"", compare=False)
-    """The farm's label. It stays when the keys rotate; KeyringUpdates do not carry it."""
+    """The farm's label. It does not change when the keys rotate; KeyringUpdates do not carry it."""
 
     def __repr__(self) -> str:
         shown = f"keys={len(self.keys)}, used_at={self.used_at}, era={self.era}, digest={self.digest.hex()}"

@@ -4,7 +4,7 @@
     leaving    Leave
     gossip     PingRequest -> PingResponse, relayed while `ttl` lasts; both carry a `payload`
     presence   Broadcast
-    ours       QueryReply (a reply to an application's query), KeyringUpdate (the farm's keyring)
+    added      QueryReply (a reply to an application's query), KeyringUpdate (the farm's keyring)
 
 `seq` pairs a response with its request, as in the RFC's example. A relayed ping carries `requester`, the address to
 which the target answers directly. In a response, `source_id` is the requester of the ping and `target_id` the answering

@@ -28,7 +28,7 @@ REPLIES_PER_SECOND: Final = 20.0
 REPLIES_BURST: Final = 40.0
 UNPROVED_PER_SECOND: Final = 1.0
 UNPROVED_BURST: Final = 8.0
-"""Enough for an operator's command, which sends a few queries; each member replies once to each query."""
+"""Burst of replies, for an operator's command that sends a few queries; each member replies once to each query."""
 
 
 class _OwnQuery(Struct):

@@ -3,7 +3,7 @@
     alive    known: the description is replaced, a suspicion ends        unknown: enters the directory
     suspect  starts a suspicion, or confirms the active one              unknown: dropped
     dead     the peer link ends, a tombstone stays                       unknown: dropped
-    left     the same, and only with the member's own signature          unknown: dropped
+    left     as dead, but only with the member's own signature           unknown: dropped
 
 docs/explanation/gossip.md ("Spreading", "Verdicts of other members") explains the rules, and the option
 `first_hand_verdicts`. With this option, another node's suspect or dead verdict about a live member only makes this node

@@ -120,9 +120,9 @@ _LOOK_SQL = (Path(__file__).parent / "servers.sql").read_text(encoding="utf-8")
 class AlertStore:
     """The alerts in the table `alerts`, and the states of the alerting in `alerting_states`.
 
-    The alerting's own thread rewrites all rows at each change. A run that is killed between a delivery and its record
-    delivers that message once more, under the same id. The states describe the present run. Raises OSError, including
-    its subclass TableDamagedError.
+    The alerting's own thread rewrites all rows at each change. If a run is killed between a delivery and its record,
+    the next run delivers that message again, under the same id. The states describe the present run. Raises OSError,
+    including its subclass TableDamagedError.
     """
 
     def __init__(self, output: Output) -> None:

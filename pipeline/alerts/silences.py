@@ -1,4 +1,4 @@
-"""Silences: servers whose alerts an operator holds back for a while, such as during maintenance.
+"""Silences: an operator suppresses the alerts of some servers for a limited time, such as during maintenance.
 
     garlicfarm pipeline silence --server 3 --for 2h --reason … ──▶ <output>/silences.json ──▶ read by the run
 

@@ -2,7 +2,7 @@
 
 The routers come from a file with one hash a line (64 hexadecimal digits, or I2P base64), or from a router's directory
 `netDb`. Its files have names with their hashes: `routerInfo-HASH.dat`. The flag of a floodfill is inside its
-RouterInfo, which is not opened here: give a list of floodfills, or read the result as "closest of these".
+RouterInfo, and this command does not read it. So pass a list of floodfills, or read the result as "closest of these".
 """
 
 import base64

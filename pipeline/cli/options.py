@@ -82,7 +82,7 @@ class Engine:
         return without_jars(operator_settings(os.environ, self.conf), place.packages())
 
     def opened(self, place: LogPlace, entries: int = 0) -> AbstractContextManager[SparkSession | None]:
-        """Open Spark's session; there is none if this process does the work. Raise FarmLogError, NoJavaError."""
+        """Open Spark's session; yield None if this process does the work. Raise FarmLogError, NoJavaError."""
         return nullcontext() if self.is_local(place, entries) else self.spark(place)
 
     def spark(self, place: LogPlace) -> SparkSession:

@@ -52,7 +52,7 @@ _MOMENT = pa.timestamp("us", tz="UTC")
 
 
 class Selection(Protocol):
-    """The selected rows and columns; None stands for all."""
+    """The selected rows and columns; None selects all."""
 
     @property
     def entries(self) -> frozenset[str] | None:

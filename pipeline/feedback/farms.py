@@ -56,7 +56,7 @@ class Reaches(Protocol):
     """The source of the farms' `Reach`."""
 
     def of(self, cluster: str, name: str | None) -> Reach | None:
-        """Return the access to this farm; None without submissions. The same object as long as nothing changes."""
+        """Return the access to this farm; None without submissions. The same object until its content changes."""
         ...
 
 

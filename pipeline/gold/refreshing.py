@@ -294,7 +294,7 @@ def _earlier_uptimes(connection: duckdb.DuckDBPyConnection, job: _Job, earlier: 
     """Return the last uptime before the rows, for servers without an uptime within the reach.
 
     Earlier portions supply it in `earlier`, or it is searched backwards, day by day, in the table itself. A server that
-    returns after a week costs a search of a week. For a table that is made again its present rows are ignored.
+    returns after a week costs a search of a week. If the table is made again, its present rows are ignored.
     """
     if job.all_history:
         return earlier
@@ -354,8 +354,8 @@ def _has_rows(file: StoredFile, begin: datetime, end: datetime) -> bool:
 def _with_windows(files: Sequence[StoredFile], windows: pa.Table) -> list[StoredFile]:
     """Return the files of a table by window that may have rows of these windows.
 
-    Files between the windows are excluded: one farm may be days behind another, and all of that time would be made
-    again.
+    Files between the windows are excluded. One farm may be days behind another, and the tables of the time between them
+    would be made again.
     """
     starts = sorted(pc.unique(windows.column("window_start")).to_pylist())
     return [

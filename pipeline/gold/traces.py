@@ -4,8 +4,8 @@
     table `reports`, days with new information ─────────────────────────▶ detections (last contacts)
 
 Events come from a separate query, whose batches are numbered independently of the log's. Each event carries the number
-of its batch, and a commit carries the last complete batch. So an event is in each table once, wherever a run is killed,
-and merged files do not make a difference.
+of its batch, and a commit carries the last complete batch. So an event is in each table once, even if a run is
+killed at any point or files are merged.
 
 The two queries do not wait for each other. A trace may report a lost contact before the earlier reports are read from
 the log, or weeks after. So a last contact is searched again when the log touches windows from before the notice, and
@@ -107,7 +107,7 @@ TRACED = {
         _table("convergence", ("member", "status", "first_at"), ("told_events", "member_events"), MEMBERS),
     )
 }
-"""The tables in the order of making: each reads the present state of those before it."""
+"""The tables in the order of making: each reads the present state of earlier tables."""
 
 
 def fold_traces(

@@ -8,7 +8,7 @@ The endpoint is prometheus_client's own, in a thread. Any program that reaches t
 port without a host means loopback. The figures are totals or maxima over all farms, without names, destinations or
 addresses. All figures begin with the process. An unknown figure is `NaN`, which alerts do not treat as a number.
 
-The lag in seconds is the age of the newest entry in the tables by its log time, of the farm that is furthest behind.
+The lag in seconds is the age of the newest entry in the tables by its log time, for the farm with the greatest age.
 Between two reports of a farm it rises to the reporting period. It includes any cause of delay: the pipeline, the path
 to the nodes, or a farm without commits. The lag in entries distinguishes these, since it counts only existing entries.
 """

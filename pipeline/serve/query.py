@@ -384,7 +384,7 @@ def _words(error: Exception) -> str:
     if isinstance(error, duckdb.OutOfMemoryException):
         return f"the query needs more than {MEMORY_LIMIT} of memory: select fewer columns or a shorter time, or group"
     lines = str(error).strip().split("\n\n", maxsplit=1)[0].splitlines()
-    # DuckDB suggests names of its own catalog, which a query here cannot use.
+    # DuckDB suggests names of its internal catalog, and a query here cannot use them.
     own = [line.strip() for line in lines if not line.startswith('Did you mean "pg_')]
     is_table = isinstance(error, duckdb.CatalogException) and own[0].startswith("Catalog Error: Table")
     return " ".join([*own, f"There are {', '.join(TABLES)}"] if is_table else own)

@@ -287,7 +287,7 @@ class _Page:
         return drawn + cut(LINES_SHOWN, total, "servers", f"the worst; the rest: at most {most or 0:,.1f} ms")
 
     def _rest(self, order: str, shown: int, value: str) -> tuple[int, float | None]:
-        """Return the number of all servers, and a value over the servers that are not shown."""
+        """Return the number of all servers, and a value over the servers beyond the shown ones."""
         (row,) = self.run_query(
             f"""{_FARED} SELECT (SELECT count(*) FROM servers) AS total, {value} AS value
                 FROM (SELECT * FROM servers ORDER BY {order}, farm, server_id OFFSET {shown})"""  # noqa: S608 - own names

@@ -3,8 +3,8 @@
     last report ─▶ `RouterWatch` ─▶ healthy or unhealthy ─▶ the advance of log time since then ─▶ silent
 
 The watch's own state of a server (`current_watched`) counts if it exists, since it includes the reports before the
-last. A run without the watch has none, and then the last report decides alone. Missing reports are judged here in any
-case: by the end of the tables, not by the last change that the watch wrote. A server of the last configuration that
+last. Without the watch that state does not exist, and the last report decides alone. Missing reports are judged here in
+any case: by the end of the tables, not by the last change that the watch wrote. A server of the last configuration that
 never reported is not healthy either; a `silent` one outside the configuration was removed, and is not counted.
 
 Log time stops when a whole farm does. So a farm is *stale* if its tables ended longer ago than the permitted time

@@ -1,4 +1,4 @@
-"""`garlicfarm pipeline views`: SQL with which other programs open the tables in DuckDB.
+"""`garlicfarm pipeline views`: SQL for other programs that open the tables in DuckDB.
 
     garlicfarm pipeline views ─▶ farm.sql ─▶ farm.duckdb ─▶ a BI tool over JDBC or ODBC, Grafana, a notebook
 
@@ -33,7 +33,7 @@ _BUCKET_ACCESS = "CREATE OR REPLACE SECRET garlicfarm_tables (TYPE s3, PROVIDER 
 
 
 def view_statements(output: Output) -> Iterator[str]:
-    """Yield the script, statement by statement. Raise QueryError when there are no tables."""
+    """Yield the script, statement by statement. Raise QueryError without tables."""
     if isinstance(output, BucketPath) and output.scheme == HDFS:
         raise QueryError("DuckDB's extension delta cannot read HDFS: use `garlicfarm pipeline query`, or Spark")
     refuse_without_tables(output)

@@ -8,7 +8,8 @@ clock. So, unlike `farm`, *all* nodes are read, not the first that replies. An o
 generation, which a restart raises, and the next cursor in it. docs/reference/pipeline-sources.md, 'The source
 `farm_events`', describes lost events, repeated batches and columns.
 
-`clock_offset_ms` is the node's clock less log time, both from one view that is requested when a batch is planned.
+`clock_offset_ms` is the node's clock minus log time, both from one view. The source requests the view when it plans a
+batch.
 
 `files` are lines of JSON, each an event from `/v1/events`; an offset in a file is a number of bytes.
 

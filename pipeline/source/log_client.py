@@ -191,7 +191,7 @@ class FarmLog:
 
 
 def first_without_gap(statuses: Sequence[LogStatus]) -> int:
-    """Return the start of the range in which some node has each entry, up to the newest one.
+    """Return the first index such that some node has each entry from there up to the newest one.
 
     A node that has just joined does not have entries yet, and reports 1 as the first index. The log of a node after a
     long isolation ends before the other logs begin. Neither log is adjacent to the logs of other nodes.

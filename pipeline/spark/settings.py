@@ -6,8 +6,9 @@ PySpark's values in a `SparkConf` replace spark-submit's values from files. So t
 their settings are left unchanged. Spark looks for `spark-defaults.conf` in SPARK_CONF_DIR, and else in `conf` of
 SPARK_HOME.
 
-Our settings are of two kinds. Some apply everywhere, such as UTC. Others are for a machine with other work than Spark:
-little memory, no web page, few partitions. A cluster has its own defaults for those, so they are for local masters.
+This module has two kinds of settings. Some apply everywhere, such as UTC. Others are for a machine with other work than
+Spark: little memory, no web page, few partitions. They apply only to local masters, because a cluster has its own
+defaults.
 """
 
 import re
@@ -74,7 +75,7 @@ def read_defaults(file: Path) -> dict[str, str]:
 
 
 def settings_for(given: Mapping[str, str], master: str | None, java_options: Iterable[str]) -> dict[str, str]:
-    """Return all settings of a session. `master` and `java_options` are this program's and precede those of `given`."""
+    """Return all settings of a session. This program's `master` and `java_options` take precedence over `given`."""
     chosen = master or given.get("spark.master") or MASTER
     defaults = dict(EVERYWHERE)
     collector = []

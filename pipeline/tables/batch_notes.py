@@ -207,7 +207,7 @@ class BatchNotes:
     def rebuild(
         self, committed: Mapping[str, int], last_entries: Mapping[str, int], derived: Mapping[str, int] = _NO_TABLES
     ) -> None:
-        """Replace the notes by those of complete batches: the last batch of each table, the last entry of each farm.
+        """Replace the notes by notes of complete batches: the last batch of each table, the last entry of each farm.
 
         They are stored by `begin_numbers`, because no checkpoint is known to fit them.
         """

@@ -4,9 +4,9 @@
     <table>/_delta_log/….checkpoint.parquet         the sum of the commits up to there, made every `CHECKPOINT_COMMITS`
 
 A commit is one file that must not have existed, so it is atomic. It carries the name of the query and the number of its
-batch (`txn`). Before a commit, the writer reads the last batch of that query in the table. A batch that is repeated
-after a crash is found there, and skipped. So each table has each batch once, even after a crash between the commits of
-two tables.
+batch (`txn`). Before a commit, the writer reads the last batch of that query in the table. So it finds and
+skips a batch that was repeated after a crash. So each table has each batch once, even after a crash between the commits
+of two tables.
 
 Each commit also carries the number of rows that the table has after it (`HELD`). Delta Lake accepts an emptied or
 replaced commit in the middle of its log; the rows of that commit are then missing without an error. But the number in a

@@ -388,7 +388,7 @@ def window_rows(entries: pa.Table, window_ms: int) -> pa.Table:
 
 
 def watch_rows(entries: pa.Table) -> pa.Table:
-    """Return the rows for the watch: reports, and clock entries for the reporting period; those with a log time."""
+    """Return the rows for the watch: reports, and clock entries (for the reporting period), if they have a log time."""
     is_selected = pc.and_(pc.is_in(entries.column("entry"), _SEEN_KINDS), pc.is_valid(entries.column("log_time")))
     rows = entries.filter(is_selected)
     request = rows.column("request")

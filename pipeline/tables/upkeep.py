@@ -20,8 +20,8 @@ LOOK_BATCHES = 32
 SWEEP_SECONDS = 3_600
 MIB = 1024 * 1024
 STEPS = ((32, 4 * MIB), (16, 128 * MIB))
-"""Steps of merging: the least number of a day's files below three quarters of a size, and this size, to which they are
-merged.
+"""Merging steps (number, size). If a day has at least this number of files below three quarters of the size, they
+are merged up to it.
 """
 _NEARLY = 0.75
 

@@ -3,8 +3,9 @@
     seen rows ──▶ in the order of each farm's log ──▶ RouterWatch by (farm, server) ──▶ rows of `transitions`
                                                                                   └──▶ `watch_state`, `current_watched`
 
-A clock entry may change the farm's reporting period, and with it the time until a server counts as silent. So silences
-by the old period are recorded before the new one applies, and the result of a log does not depend on its batches.
+A clock entry may change the farm's reporting period, and with it the time until a server is `silent`. So servers that
+are `silent` by the old period are recorded before the new one applies. The result does not depend on the batches of the
+log.
 
 A batch reads only the state of its farms from `watch_state`, `ROWS_AT_ONCE` rows at a time. A farm's log time changes
 only with its entries, so the state of the other farms cannot change.

@@ -682,7 +682,7 @@ async def test_clients_over_byte_budget_are_closed_with_reason(stage: Stage) -> 
 
 async def test_clients_without_identity_have_limited_processor_share(stage: Stage, autojump_clock: MockClock) -> None:
     """A few megabytes of apparently signed entries would otherwise block all servers until the leader steps down."""
-    # Given a server with a quota of ten entries at once
+    # Given a server with a quota of ten entries in one burst
     host = stage.add(Host(BOB, quota=ClientQuota(lambda _: SAVED_US // 10)))
     client, member = await dial(stage, None), await dial(stage)
     # When a client without an identity sends more than that

@@ -118,6 +118,6 @@ async def test_replayed_departure_of_returned_member_is_ignored() -> None:
             witness, VerdictUpdate(member.node_id, before.incarnation, Status.LEFT, member.node_id, proof)
         )
         await trio.sleep(1)
-        # Then it has no effect
+        # Then the witness still sees the member
         assert sees(witness, member)
         assert witness.describe().wire.piggyback_left_out == 0, "the signature is good; the incarnation is old"

@@ -114,7 +114,8 @@ async def test_lag_is_measured_at_moments_of_checks(mock_clock: trio.testing.Moc
 
 async def test_lag_of_blocked_loop_is_mean_wait_of_job(mock_clock: trio.testing.MockClock) -> None:
     lag = LoopLag(interval_s=0.1, window=120)
-    # given a loop that is blocked from 0.35 to 0.95 of each second, so it wakes only at 0.1, 0.2, 0.3 and 0.95
+    # given a loop that wakes only at 0.1, 0.2, 0.3 and 0.95 of each second, because its thread is busy from 0.35 to
+    # 0.95
     moments = [second + part for second in range(20) for part in (0.1001, 0.2001, 0.3001, 0.95)]
     await wake_loop(lag, mock_clock, moments)
     # then the ten jobs of a second wait 0, 0, 0, 550, 450, 350, 250, 150, 50 and 100 ms: 190 ms on average

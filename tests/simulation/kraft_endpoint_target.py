@@ -10,7 +10,7 @@ order, each in the requested version. A client without a login gets only the res
 clients have left, nothing is held: no connection, no byte of a budget, no group member, no request that waits at the
 server. Then a correct client logs in and reads the complete log.
 
-The limits are small, so that each is reached. A mock clock provides the time, so waiting takes no real time.
+The limits are small, so that each is reached. A mock clock provides the time, so the program never really waits.
 """
 
 import socket

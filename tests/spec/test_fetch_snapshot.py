@@ -15,7 +15,7 @@ def description_of(last: LogId) -> SnapshotDescription:
 
 
 def compacted_leader() -> FetchBench:
-    """Return a leader of term 2 with four entries, of which a snapshot has replaced the first three."""
+    """Return a leader of term 2 with four entries; a snapshot has replaced the first three."""
     bench = FetchBench(1, 1, 1).lead()
     bench.fetch(TWO, LogId(4, 2))
     bench.step(SnapshotWanted(3))

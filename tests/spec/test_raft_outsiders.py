@@ -1,4 +1,4 @@
-"""Appends, snapshots, announcements and replies of a server without a vote raise no term during leader contact.
+"""During leader contact, appends, snapshots, announcements and replies of a non-voter do not raise a term.
 
 The handshake proves the identity of a server, not its election. A leader is a voter of the newest or the previous
 configuration. So a follower whose log has both may refuse all other servers. A follower with an older log must not

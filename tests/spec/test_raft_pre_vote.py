@@ -85,7 +85,7 @@ def test_disconnected_server_keeps_its_term() -> None:
 
 
 def test_handshake_during_round_counts_peer_without_pre_vote() -> None:
-    """So a mixed cluster can elect a leader as soon as its servers connect."""
+    """A mixed cluster can elect a leader when its servers connect."""
     bench = Bench(1, pre_vote=None).expired()
     bench.step(PeerExtensions(TWO, Extensions(pre_vote=True)))
     assert bench.about.term == 1

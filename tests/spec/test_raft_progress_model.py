@@ -1,7 +1,7 @@
 """The leader's record of a follower against the follower, over a network that loses, repeats and reorders messages.
 
-The follower is a number: up to that index its log equals the leader's. The leader's record may lag behind the
-follower, and never exceeds it. When replies arrive again, the record catches up.
+The follower is a number: up to that index its log equals the leader's. The leader's record may be lower
+than the follower's number, and never exceeds it. When replies arrive again, the record catches up.
 """
 
 import pytest

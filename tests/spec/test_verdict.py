@@ -92,7 +92,7 @@ def publishing_of(view: FarmView, **changes: Any) -> FarmView:
 
 
 def unable(view: FarmView, *reasons: Inability) -> FarmView:
-    """Return a view in which no server can publish, with reasons in order of names."""
+    """Return a view without a server that can publish; the reasons are in order of names."""
     standings = tuple(
         StandingView(number, f"node-{number}", preferred=False, score=0, inability=reason.value)
         for number, reason in enumerate(reasons, 1)
@@ -143,7 +143,7 @@ def test_advice_for_evicted_and_dead_server_adds_a_node_once(expect: int, lost: 
 
 
 def dead_in_gossip(view: FarmView, *names: str, for_ms: int = 60_000) -> FarmView:
-    """Return a view in which gossip marked these members dead `for_ms` ago, while Raft and the log continue."""
+    """Return a view of a working log after gossip marked these members dead `for_ms` ago."""
     members = tuple(
         replace(each, status=MemberStatus.DEAD, status_age_ms=for_ms) if each.name in names else each
         for each in view.members

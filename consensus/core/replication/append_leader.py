@@ -9,8 +9,8 @@ count as requests. Each request waits for the previous reply, or until that repl
 open request until a new request replaces it. If the protocol requires it (`Features.probes_from_the_end`), the leader
 probes an unresponsive follower from the end of the leader's log, which is above all committed entries. The follower
 replies with a hint, and the leader never sends an append below the hint. Only the reply to the newest request sets the
-next index, because a newer request may have advanced the follower. An older reply still counts as contact, and for its
-stored entries. A follower whose replies are always overdue does not get entries.
+next index, because a newer request may have advanced the follower. An older reply still counts as contact, and
+acknowledges the stored entries. A follower whose replies are always overdue does not get entries.
 """
 
 from collections.abc import Iterator
@@ -159,7 +159,7 @@ class AppendLeader:
         return self._one_at_a_time and correlation != progress.newest
 
     def _holds(self, progress: Progress, index: Index) -> None:
-        """Count a late reply as contact and for the stored entries."""
+        """Count the entries that a late reply acknowledges."""
         progress.holds(index, self._replica.now)
         if self._tracker.acknowledge(progress, index):
             self.committed()

@@ -81,11 +81,11 @@ class AppendReceiver:
 
 
 def refuse_leader(replica: Replica, sender: ServerId, request: AppendEntries | InstallSnapshot) -> None:
-    """Refuse the request of a sender that this server does not follow. At most, the request has raised our term.
+    """Refuse the request of a sender that this server does not follow. The request may already have raised our term.
 
-    The reply to a leader of an older term carries our term. Another leader must not count the reply: with its own term,
-    the reply would count toward its majority and renew its lease, without our promise. So the reply to a leader of our
-    term carries term 0, older than every leader's term. The reply to a leader of a later term carries our term.
+    A leader counts a reply of its own term toward its majority and its lease. This server made no promise to the
+    sender, so the reply to a leader of our term carries term 0, older than every leader's term. The reply to a leader
+    of another term carries our term.
     """
     term, after = (0, 0) if request.term == replica.term else (replica.term, replica.hard_state_number)
     match request:

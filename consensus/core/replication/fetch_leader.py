@@ -225,7 +225,8 @@ class FetchLeader:
         progress = self._progress_of(peer)
         if progress is not None:
             progress.state = ProgressState.REPLICATING
-            # Lower if its storage was replaced by an older copy: lost entries no longer count for a majority.
+            # `match` falls if an older copy replaced the replica's storage: lost entries no longer count for a
+            # majority.
             progress.match = min(progress.match, fetch.position.index)
         if peer in self._observers:
             self._observers[peer].reached(fetch.position.index, replica.log.last_index, replica.now)
@@ -249,9 +250,9 @@ class FetchLeader:
     def _turn_back(self, fetch: Fetch) -> None:
         """Reply to a replica whose log differs: with the place of possible agreement, or with our snapshot.
 
-        Its acknowledgments do not count until its next matching fetch, because it may have lost those entries. The
-        place of possible agreement does not prove otherwise. If the fetch was only late, the next fetch sets `match`
-        again.
+        The replica may have lost acknowledged entries, so `match` is 0 until its next matching fetch. The place of
+        possible agreement does not prove that the replica holds these entries. If this fetch was only late, the next
+        fetch sets `match` again.
         """
         log = self._replica.log
         agreement = log.divergence(fetch.position)
@@ -274,7 +275,7 @@ class FetchLeader:
             self._tracker.note_contact(progress)
 
     def _serve(self, fetch: Fetch) -> None:
-        """Answer a fetch whose position lies in our log, now or later."""
+        """Reply, now or later, to a fetch whose position is in our log."""
         replica, options = self._replica, self._replica.options
         first = fetch.position.index + 1
         if first <= replica.log.last_index:

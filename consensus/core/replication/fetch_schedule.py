@@ -129,7 +129,7 @@ class FetchSchedule:
         self._limit_bytes = max(1, LEAST_FETCH_BYTES, self._limit_bytes // 2)
 
     def restart(self, leader: ServerId) -> None:
-        """Fetch from a leader that has announced itself; replies to earlier fetches do not concern it."""
+        """Fetch from a leader that has announced itself, and drop earlier fetches."""
         self.drop_others(leader)
         self.resume()
 

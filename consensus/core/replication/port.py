@@ -22,7 +22,7 @@ class Replication(Protocol):
 
     @property
     def deadline(self) -> Milliseconds | None:
-        """Return the time of the next work of `expire`; an earlier time goes to `ProgressTracker.wake_by`."""
+        """Return the time of the next work of `expire`; report an earlier time to `ProgressTracker.wake_by`."""
 
     def begin(self) -> None:
         """Announce leadership, after the first entry of the term."""

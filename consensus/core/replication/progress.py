@@ -38,7 +38,7 @@ Without them, heartbeats would wait for a full request, and a follower on a slow
 has arrived.
 """
 LEAST_REQUEST_BYTES = 4 * 1024
-"""No request is made smaller than this."""
+"""Minimum size limit of a request."""
 
 
 class ProgressState(Enum):
@@ -101,10 +101,10 @@ class Progress:
     """The correlation of the newest request, with or without entries, or a chunk of the snapshot."""
     sent_commit: Index = 0
     commit_due_ms: Milliseconds | None = None
-    """Time to send the follower a higher commit index, unless an append carries the index before."""
+    """Time to send the follower a higher commit index, unless an append carries it earlier."""
     in_flight: dict[int, SentAppend] = field(default_factory=dict)
     appends_in_flight: int = 0
-    """Number of these requests that carry entries."""
+    """Number of requests in `in_flight` that carry entries."""
     expired: dict[int, SentAppend] = field(default_factory=dict)
     read_id: int | None = None
     transfer: OutgoingSnapshot | None = None
@@ -168,12 +168,12 @@ class Progress:
         return max(min(full, least), full >> self.halvings)
 
     def took(self, took_ms: Milliseconds, retry_ms: Milliseconds) -> None:
-        """Send larger requests if the reply to entries or to a chunk came soon."""
+        """Double the size of requests after a quick reply to entries or to a chunk."""
         if took_ms <= retry_ms // 4:
             self.halvings = max(0, self.halvings - 1)
 
     def was_overdue(self) -> None:
-        """Send smaller requests after an overdue reply to entries or to a chunk."""
+        """Halve the size of requests after an overdue reply to entries or to a chunk."""
         self.halvings = min(MAX_HALVINGS, self.halvings + 1)
 
     def may_send_entries(self, window: int) -> bool:

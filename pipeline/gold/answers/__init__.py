@@ -6,7 +6,7 @@
                 one SELECT     over the tables; `$word` is replaced by a value
 
 Each file in this directory is a question; a separate list does not exist. The text uses only the common language of
-DuckDB and Spark, like that of the derived tables (`pipeline/gold/refreshing.py`).
+DuckDB and Spark, like the text of the derived tables (`pipeline/gold/refreshing.py`).
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ ANSWERS = {name: text.splitlines()[0].removeprefix(_MARK) for name, text in _TEX
 
 
 def why_empty(name: str) -> str | None:
-    """Return the reason why one of `ANSWERS` may lack rows although its tables have some; None if its text has none."""
+    """Return the reason for an answer without rows from tables with rows; None if the text has no such line."""
     reasons = (line.removeprefix(_EMPTY) for line in _TEXTS[name].splitlines() if line.startswith(_EMPTY))
     return next(reasons, None)
 

@@ -1,8 +1,8 @@
 """The fault rates and parameters of one history, drawn from its seed.
 
-Every history draws its own rates, and many of them are zero ("swarm testing"). A world in which everything fails
-together never gets far enough for a rare combination of two faults. A world with one fixed mixture shows one kind of
-history only.
+Every history draws its own rates, and many of them are zero ("swarm testing"). If everything fails together, a world
+never gets far enough for a rare combination of two faults. A world with one fixed mixture shows one kind of history
+only.
 
     general      all faults
     paused       leaders pause while isolated; they receive reads after other servers have replaced them

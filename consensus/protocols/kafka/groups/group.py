@@ -13,10 +13,10 @@ a later call returns its reply:
 
     call(ticket, …, now_ms) ──▶ [TicketAnswer(ticket, answer), …]  and   deadline_ms, the time to call `expire`
 
-A second JoinGroup or SyncGroup of a member replaces its first, which is refused. The group removes a member after its
-session timeout without requests. It also removes a member that does not join a round or request its assignment within
-the longest rebalance timeout. A static member (`group.instance.id`) stays until its session is over. Its restarted
-instance comes without a member id and replaces it, usually without a new round.
+A second JoinGroup or SyncGroup of a member replaces the first; the first is refused. The group removes a member after
+its session timeout without requests. It also removes a member that does not join a round or request its assignment
+within the longest rebalance timeout. A static member (`group.instance.id`) stays until its session is over. Its
+restarted instance comes without a member id and replaces it, usually without a new round.
 """
 
 from collections import Counter

@@ -102,8 +102,8 @@ class GroupOffsets(Protocol):
     def is_coordinator(self) -> bool:
         """Return True if this server coordinates the groups: it leads the log.
 
-        It does not coordinate before it has applied an entry of its own term. Until then `committed` may return an
-        older offset than a consumer has committed, and the consumer would read entries twice.
+        It does not coordinate before it has applied an entry of its term. Before that, `committed` may return an older
+        offset than a consumer has committed, and the consumer would read entries twice.
         """
 
     def groups(self) -> Collection[str]:
