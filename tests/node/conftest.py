@@ -19,7 +19,7 @@ from tests.node.farm_stage import clock_now_ms
 
 
 @pytest.fixture
-def disk_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def threads_in_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the work of threads in the event loop."""
 
     async def run_sync(function: Callable[..., object], *arguments: object) -> object:
@@ -30,7 +30,7 @@ def disk_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def machine_clock(monkeypatch: pytest.MonkeyPatch, disk_in_no_time: None) -> None:  # noqa: ARG001 - for its effect
+def machine_clock(monkeypatch: pytest.MonkeyPatch, threads_in_event_loop: None) -> None:  # noqa: ARG001 - for its effect
     monkeypatch.setattr(applied_state, "clock_ms", clock_now_ms)
 
 

@@ -134,7 +134,7 @@ class ConnectStage:
         return encode(self.master.as_signing_key().sign(second, leases))
 
     def publish(self, *costs: int, published_s: int | None = None, life_s: int = LIFE_S) -> bytes:
-        """Let all directories return a structure with these costs."""
+        """Set the structure that all directories return, with these costs."""
         structure = self.structure(list(costs), published_s=published_s, life_s=life_s)
         for directory in self.directories:
             directory.reply = encode_reply(StructureReply(ReplyStatus.STRUCTURE, structure))

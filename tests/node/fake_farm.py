@@ -12,7 +12,7 @@ Service = Callable[[trio.abc.HalfCloseableStream], Awaitable[object]]
 
 
 class FakeFarm:
-    """A farm that runs `service` at the other end of each stream. A set `error` or `stream` comes instead."""
+    """A farm that runs `service` at the other end of each stream. `error` or `stream`, if set, replaces it."""
 
     def __init__(self, nursery: trio.Nursery, service: Service, address: str = ADDRESS) -> None:
         self.address = address
@@ -25,7 +25,7 @@ class FakeFarm:
         self._service = service
 
     async def open_stream(self, *, is_quick: bool = False) -> trio.abc.HalfCloseableStream:
-        """Return a new stream; raise the error of the test."""
+        """Return a stream to the farm; raise `error` if the test has set it."""
         self.quick.append(is_quick)
         await trio.lowlevel.checkpoint()
         if self.error is not None:

@@ -186,10 +186,10 @@ class FakeRouter:
 
 
 @contextmanager
-def in_place_of_sockets(
+def connections_in_memory(
     router: FakeRouter, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FakeRouter]:
-    """Connect streams for `LINK` to the fake router."""
+    """Connect the I2CP client to the fake router by memory streams during the block."""
 
     async def open_stream(link: Link, timeout_s: float = 5.0) -> trio.abc.Stream:
         del timeout_s

@@ -102,7 +102,7 @@ class ScriptedHandler:
                 source=self.own_id, destination=destination, term=self.term, next_index=0, accepted=False
             )
         )
-        return _given_already
+        return _do_nothing
 
     async def _reply(self, request: core.Request) -> core.Reply:
         await trio.sleep(self.delay_s(request))
@@ -142,8 +142,8 @@ def _in_the_background(answer: Callable[[], Awaitable[None]]) -> Cancel:
     return scope.cancel
 
 
-def _given_already() -> None:
-    """Do nothing: the reply was sent already."""
+def _do_nothing() -> None:
+    """Do nothing, because the reply is already sent."""
 
 
 class Host:

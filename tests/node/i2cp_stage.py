@@ -18,7 +18,7 @@ from bridge.node.router.link import ControlAccess, Credentials, Software
 from bridge.node.router.router import ServedLeaf
 from bridge.wire.i2p.destination_keys import SigningKey, new_demo_leaf, new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode
-from tests.node.fake_i2cp_router import LINK, NOW_S, FakeRouter, clock_now_ms, in_place_of_sockets
+from tests.node.fake_i2cp_router import LINK, NOW_S, FakeRouter, clock_now_ms, connections_in_memory
 
 Patch = pytest.MonkeyPatch
 Clock = trio.testing.MockClock
@@ -73,7 +73,7 @@ async def stage(
     )
     # The node ends before its router does.
     async with trio.open_nursery() as outer:
-        with in_place_of_sockets(fake, outer, monkeypatch):
+        with connections_in_memory(fake, outer, monkeypatch):
             async with trio.open_nursery() as inner:
                 inner.start_soon(router.run)
                 yield Stage(router, fake, alarms)

@@ -39,7 +39,7 @@ LATER, STRANGER = KEYS
 FOUNDING = Founding((Founder(A, 0, b"a" * 16), Founder(B, 0, b"b" * 16)))
 
 
-pytestmark = pytest.mark.usefixtures("disk_in_no_time")
+pytestmark = pytest.mark.usefixtures("threads_in_event_loop")
 
 
 @dataclass

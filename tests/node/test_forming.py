@@ -26,7 +26,7 @@ A, B, C = (bytes([0] * 7 + [number]) for number in (1, 2, 3))
 CLOCK_MS = 1_767_225_600_000
 
 
-pytestmark = pytest.mark.usefixtures("disk_in_no_time")
+pytestmark = pytest.mark.usefixtures("threads_in_event_loop")
 
 
 def promise(node_id: bytes, *founders: bytes) -> Promise:

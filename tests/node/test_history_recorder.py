@@ -31,7 +31,7 @@ HEALTHY = healthy(1)
 DOWN = with_status(HEALTHY, node_3=MemberStatus.DEAD)
 
 
-pytestmark = pytest.mark.usefixtures("disk_in_no_time")
+pytestmark = pytest.mark.usefixtures("threads_in_event_loop")
 
 
 class RecordedNode:
