@@ -2,8 +2,8 @@
 
 Turns of the event loop push entries; a separate task calls the state machine and waits for it. It yields after
 `APPLIED_AT_ONCE` entries, so a slow state machine delays a heartbeat by at most the time of these entries. Pushed
-entries beyond `queue_bytes` are dropped unless the queue is empty, and the task reads them from storage later. For
-dropped entries only the commit index is kept.
+entries beyond `queue_bytes` are dropped unless the queue is empty, and the task reads them from storage later. The
+queue stores only the commit index of dropped entries.
 
 Between two groups of entries the same task *captures* the state machine for a snapshot. `snapshot()` returns
 immediately, and its iterator yields the state of that moment even if later entries are applied. The task also
@@ -24,7 +24,7 @@ from consensus.server.errors import ServerStoppedError
 from consensus.server.interfaces import APPLIED_AT_ONCE, StateMachine
 
 Reader = Callable[[Index, Index, int], Awaitable[tuple[Entry, ...]]]
-"""Reads committed entries [first, last] from storage, at most the given bytes, at least one."""
+"""Reads committed entries [first, last] from storage: at least one entry, up to the given number of bytes."""
 
 StateReader = Callable[[SnapshotDescription], AsyncIterator[bytes]]
 """Reads back the state machine's bytes from a stored snapshot; raises `SnapshotReplacedError`."""

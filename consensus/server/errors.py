@@ -16,7 +16,7 @@ class HaltedError(Exception):
 
 
 class NotLeaderError(Exception):
-    """Only the leader can serve this; `leader` is the server to try next, if known."""
+    """Only the leader can serve this request; `leader` is the server to try next, if known."""
 
     def __init__(self, leader: ServerId | None) -> None:
         who = (

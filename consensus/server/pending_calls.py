@@ -7,9 +7,9 @@
     transfer of leadership                           TransferEnded
     read of this server's storage                    the disk
 
-The number of a call is the correlation of its request or the id in its event, and its reply repeats it. All come from
-one counter (`interfaces.next_call`), so one table holds all kinds. Each kind has its own limit; otherwise a peer that
-floods this server with requests would keep clients from reading.
+The number of a call is the correlation of its request or the id in its event, and its reply repeats it. All numbers
+come from one counter (`interfaces.next_call`), so one table holds all kinds. Each kind has its own limit; otherwise a
+peer that floods this server with requests would keep clients from reading.
 
 If a caller leaves, its reply is dropped. If the server stops, `on_reply(None)` ends each waiting call, and `ask` raises
 `ServerStoppedError`.

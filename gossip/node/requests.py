@@ -3,8 +3,8 @@
 A call never waits and never accesses the core, which may be in the middle of a step. It queues its request here and
 rings the doorbell. Metadata and maintenance are slots that keep the last value; changed keyrings are merged into one;
 seeds are a bounded set. User events and queries are a bounded queue with a rate. Replies have a separate queue: other
-nodes determine their number, which must not use up the room for the application's own requests. A call beyond its rate
-or length is refused immediately; otherwise the application would assume a loss in the network.
+nodes determine the number of replies, and replies must not displace the application's own requests. A call beyond its
+rate or length is refused immediately; otherwise the application would assume a loss in the network.
 
 The replies to a query come through a channel. If the application does not read, the channel fills; further replies are
 counted, without waiting. The core reports the end of a query. But a stopped core does not report it: an identity

@@ -100,7 +100,7 @@ class Farm(SlowGroup):
     ),
 )
 def test_follower_over_one_megabit_link_catches_up(sizes: list[int], options: ServerOptions) -> None:
-    """The follower lacks 5 MB, whose transfer takes 40 s, or 2 MB; until then the leader does not change."""
+    """The follower lacks 5 MB (a transfer of 40 s) or 2 MB. The leader does not change during the transfer."""
     missing = [(bytes([number]) * size,) for number, size in enumerate(sizes)]
 
     async def catch_up(farm: SlowGroup) -> None:

@@ -95,7 +95,7 @@ MISSING = {
 
 @pytest.mark.parametrize("missing", few_of(MISSING, "one-record"))
 def test_follower_on_one_megabit_link_catches_up(missing: list[RecordBatch], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The follower lacks 5 MB, whose transfer takes 40 s. Until then, no voter campaigns."""
+    """The follower lacks 5 MB (a transfer of 40 s). Voters do not campaign during the transfer."""
     proposals = [data_of(each) for each in missing]
     run_slow_group(lambda nursery: Quorum(nursery, monkeypatch), lambda made: made.check_catching_up(proposals, 75))
 
