@@ -223,7 +223,7 @@ def output_of(text: str) -> Output:
     """Return the place with this name. Raise ValueError for an incomplete URL, and for a path that delta-rs refuses."""
     scheme = next((each for each in (SCHEME, HDFS) if text.startswith(each)), None)
     if scheme is None:
-        if found := _NOT_OF_DELTA.search(str(Path(text).resolve())):
+        if found := _NOT_OF_DELTA.search(os.path.realpath(text)):
             raise ValueError(f"delta-rs cannot use the directory {text!r}, because of {found[0]!r} in its path")
         return Path(text)
     form = "s3://BUCKET/PREFIX" if scheme == SCHEME else "hdfs://HOST:PORT/PREFIX"
