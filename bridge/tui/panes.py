@@ -204,8 +204,8 @@ def _footer(state: ViewState, data: ScreenData, canvas: Canvas, most: int) -> li
     if state.notice:
         lines = _wrapped(state.notice, canvas)
         if len(lines) > most:
-            further = _wrapped(_FURTHER.format(len(lines) - most + 1), canvas)
-            lines = lines[: max(0, most - len(further))] + further
+            kept = max(0, most - len(_wrapped(_FURTHER.format(len(lines)), canvas)))
+            lines[kept:] = _wrapped(_FURTHER.format(len(lines) - kept), canvas)
         return [canvas.line((f" {each}", palette.doubtful)) for each in lines]
     shown = Pane.FARM if state.pane is Pane.DETAIL else state.pane
     keys = [*([("escape", "Esc farms")] if data.several and state.pane is Pane.FARM else []), *_KEYS[state.pane]]
