@@ -24,6 +24,7 @@ from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode
 from consensus.protocols.kafka.wire.codec import encode_response
 from consensus.protocols.kafka.wire.limits import KafkaWireError
 from consensus.protocols.kafka.wire.schemas import api_key_of
+from tests.node.unexpected_errors import tracebacks
 from tests.processes import hold_for_sockets
 
 LOOPBACK = "127.0.0.1"
@@ -299,3 +300,21 @@ LONG = clients.MetadataResponse(
     brokers=tuple(clients.MetadataResponseBroker(node_id=number, host="h" * 30_000, port=1) for number in range(16)),
     topics=(),
 )
+
+
+async def test_unexpected_error_of_reply_ends_other_requests(caplog: pytest.LogCaptureFixture) -> None:
+    results: list[Any] = []
+
+    def fail(_: Any) -> None:
+        raise LookupError("unexpected")
+
+    async def end(frames: FrameStream) -> None:
+        await agree(frames, (ApiKey.METADATA, 0, 5))
+        await frames.receive()
+
+    async with scripted(end) as port:
+        connection = await connect(LOOPBACK, port)
+        connection.start(REQUEST, fail)
+        connection.start(REQUEST, results.append)
+        await connection.run()
+    assert (results, tracebacks(caplog)) == ([None], 1)

@@ -10,10 +10,12 @@ import pytest
 import trio
 import trio.testing
 
+from bridge.node.local import leaf_services
 from bridge.node.local.farm_files import LocalFarm, NodeFiles, leaf_key
 from bridge.node.local.leaf_services import REQUEST_LIMIT_BYTES, start_bridge
 from bridge.sam.connection import LeafUnreachableError
 from bridge.sam.session import SamSession, open_session
+from tests.node.unexpected_errors import fail_first, tracebacks
 
 BOUND_S = 60.0
 REQUEST = b"GET / HTTP/1.1\r\nHost: leaf\r\n\r\n"
@@ -89,6 +91,17 @@ async def test_request_without_end_does_not_get_page(tmp_path: Path) -> None:
         await farm.get_when_up()
         assert await farm.get(b"x" * (REQUEST_LIMIT_BYTES + 1)) == b""
         assert await farm.get(b"HEAD" + REQUEST[3:]) != b""
+
+
+async def test_unexpected_error_of_page_ends_only_its_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stage(tmp_path) as farm:
+        await farm.get_when_up()
+        fail_first(monkeypatch, leaf_services._Page, "_exchange")
+        assert await farm.get() == b""
+        assert b"node-1 served request 2" in await farm.get()
+    assert tracebacks(caplog) == 1
 
 
 async def test_bridge_uses_free_port_if_its_own_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:

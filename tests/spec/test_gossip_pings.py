@@ -3,8 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
+from gossip.core.effects import Send
+from gossip.core.events import SeedsGiven
 from gossip.core.member import Incarnation, Status
 from gossip.core.messages import AliveUpdate, DropReason, JoinNak, Payload, PingRequest, PingResponse
+from gossip.core.swim import Swim
 from tests.effort import each_case
 from tests.simulation.gossip_network import address_of, node_id
 from tests.spec.gossip_story import Story, info_of, sent, updates_in, verdict
@@ -36,6 +39,16 @@ def test_ping_reply_has_capacity_peer_count_and_sample() -> None:
     assert (response.payload.capacity, response.payload.peer_count) == (5, 2)
     assert info_of(2) in response.payload.sample
     assert info_of(1) not in response.payload.sample, "the sample leaves out its receiver"
+
+
+def test_error_about_ping_does_not_limit_later_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story()
+    monkeypatch.delattr(Swim, "_receive_ping")
+    with pytest.raises(AttributeError):
+        story.receive(1, story.ping(1))
+    story.step(SeedsGiven((address_of(1),)))
+    request, *_ = [each for each in story.pass_time(1_000) if isinstance(each, Send)]
+    assert (request.target, request.is_limited) == (address_of(1), False)
 
 
 def test_direct_ping_for_other_id_dropped() -> None:
