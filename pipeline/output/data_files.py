@@ -38,9 +38,9 @@ _new_bytes: list[int] = []
 
 def cache_directory() -> Path:
     """Return the directory of copies."""
-    given = os.environ.get("XDG_CACHE_HOME")
+    given = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        base = Path(given) if given else Path.home() / ".cache"
+        base = Path(given) if given.startswith("/") else Path.home() / ".cache"
     except RuntimeError:
         base = Path(tempfile.gettempdir()) / f"garlicfarm-cache-{os.getuid()}"
     return base / "garlicfarm" / "tables"

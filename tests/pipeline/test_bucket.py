@@ -397,6 +397,11 @@ def test_offset_shards_in_bucket_are_repeated_and_swept(place: BucketPath, monke
         OffsetShards(checkpoint).loaded(first)
 
 
+def test_relative_cache_home_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert data_files.cache_directory() == Path.home() / ".cache/garlicfarm/tables"
+
+
 def test_refused_write_of_table_ends_with_remedy(s3: S3Server, place: BucketPath) -> None:
     table = Table(place, CLOCKS)
     for batch in range(2):
