@@ -215,20 +215,23 @@ def test_monitor_merges_events_of_all_nodes(tmp_path: Path) -> None:
     assert "answers again" in returned
 
 
-@pytest.mark.parametrize("is_restarted", [False, True])
-def test_monitor_does_not_repeat_events_of_returned_node(tmp_path: Path, *, is_restarted: bool) -> None:
+@pytest.mark.parametrize("absence", ["unreachable", "restart", "replaced-event"])
+def test_monitor_does_not_repeat_events_of_returned_node(tmp_path: Path, absence: str) -> None:
     socket, before = tmp_path / "control.sock", FakeNode()
+    before.events.append(PUBLISHED, {"second": 1, "entries": 3})
     before.events.append(MEMBER_DEAD, {"member": "node-3", "id": "33"})
-    after = FakeNode() if is_restarted else before
+    after = FakeNode() if absence == "restart" else before
     with ExitStack() as stack:
         with served(socket, before):
             command = ["monitor", "--json", "--last", "1", "--node", str(socket)]
             monitor, output, errors = stack.enter_context(forking.child(command))
             assert json.loads(output.readline())["kind"] == MEMBER_DEAD.kind
         assert str(socket) in errors.readline()
-        after.events.append(PUBLISHED, {"second": 1, "entries": 3})
+        if absence == "replaced-event":
+            after.events.per_cause_events = 1
+        after.events.append(MEMBER_DEAD, {"member": "node-4", "id": "44"})
         with served(socket, after):
-            assert json.loads(output.readline())["kind"] == PUBLISHED.kind
+            assert json.loads(output.readline())["data"]["id"] == "44"
             monitor.send_signal(signal.SIGINT)
             assert monitor.wait(TIMEOUT_S) == 0
 

@@ -131,8 +131,12 @@ class ControlClient:
         return await self.call(routes.EVENTS, query=_paged(cursor, limit, wait_ms))
 
     async def has_event(self, event: TraceEvent) -> bool:
-        """Return True if the process of the node recorded this event, False after a restart of the node."""
-        return event in (await self.events(event.cursor, 1)).events
+        """Return True if the process of the node recorded this event, False after a restart of the node.
+
+        The trace may have replaced the event, which then counts as lost.
+        """
+        page = await self.events(event.cursor, 1)
+        return page.lost > 0 or event in page.events
 
     async def metrics(self) -> str:
         """Return the metrics as Prometheus text."""
