@@ -16,7 +16,7 @@ import os
 import socket
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -104,12 +104,12 @@ def only_run(places: Places) -> Iterator[None]:
         places.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(places.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # NFS does not lock directories; then other runs are not excluded.
-        with suppress(OSError):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                fail(f"another run of init or join makes the node of {places.directory}: wait for its end, or end it")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fail(f"another run of init or join makes the node of {places.directory}: wait for its end, or end it")
+        except OSError:
+            pass  # Some file systems do not lock directories; then other runs are not excluded.
         yield
     finally:
         os.close(descriptor)
