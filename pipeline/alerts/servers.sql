@@ -23,7 +23,7 @@ steps AS (
   SELECT p.*, p.state <> 'healthy' AS down, lag(p.state <> 'healthy') OVER in_order AS was_down,
     row_number() OVER in_order AS step
   FROM placed p
-  WINDOW in_order AS (PARTITION BY p.farm, p.server_id ORDER BY p.place, p.index NULLS LAST)
+  WINDOW in_order AS (PARTITION BY p.farm, p.server_id ORDER BY p.place NULLS FIRST, p.index NULLS LAST)
 ),
 healed AS (
   SELECT s.*, last_value(CASE WHEN NOT down AND coalesce(was_down, true) THEN s.at END IGNORE NULLS) OVER (

@@ -38,7 +38,7 @@ from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS, STATES_SPEC
 from pipeline.watch import machine
 from pipeline.watch.machine import Transition
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, address, arrow_entries_of, destination
-from tests.pipeline.made_tables import lake_at, write_batch, write_entries
+from tests.pipeline.made_tables import lake_at, write_batch, write_current_state, write_entries
 
 PERIOD_MS = 30_000
 KEEP_MS = 600_000
@@ -237,6 +237,25 @@ def test_outages_around_time_correction_have_order_of_log(farm: Farm, keep_ms: i
     farm.write()
     over = farm.servers(keep_ms)[2]
     assert (over.state, over.began_at, over.ended_at is None) == ("healthy", began_at, False)
+
+
+def test_outage_of_cut_history_precedes_return(tmp_path: Path) -> None:
+    """The row of an earlier version lacks both indexes, and --keep-days has deleted the rows before it."""
+    rows = [
+        {"server_id": 2, "at": NOON, "state": "silent", "reason": "no report", "previous": "healthy"},
+        {"server_id": 2, "at": NOON + timedelta(hours=1), "state": "healthy", "index": 9, "previous": "silent"},
+    ]
+    write_batch(tmp_path, "transitions", 0, rows)
+    farm = {"index": 20, "log_time": NOON + timedelta(hours=5)}
+    write_current_state(tmp_path, 0, {"farm": [farm], "watched": rows[1:]})
+    (server,) = documents(tmp_path, module._LOOK_SQL.replace("$keep_ms", str(KEEP_MS)))
+    assert (server["began_at"], server["ended_at"], server["healthy_before"]) == (NOON, rows[1]["at"], None)
+    (reliability,) = documents(tmp_path, answer_sql("reliability"))
+    assert (reliability["state"], reliability["healthy_ms"], reliability["down_ms"]) == (
+        "healthy",
+        4 * 3_600_000,
+        3_600_000,
+    )
 
 
 def removal(server: int, *, removed: bool) -> dict[str, object]:

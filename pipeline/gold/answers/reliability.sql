@@ -15,7 +15,7 @@ WITH placed AS (
 followed AS (
   SELECT p.*, lead(at_ms) OVER in_order AS until_ms, row_number() OVER in_order AS step
   FROM placed p
-  WINDOW in_order AS (PARTITION BY farm, server_id ORDER BY place, at_index NULLS LAST)
+  WINDOW in_order AS (PARTITION BY farm, server_id ORDER BY place NULLS FIRST, at_index NULLS LAST)
 ),
 lasting AS (
   SELECT f.*, greatest(coalesce(f.until_ms, unix_millis(c.log_time)) - f.at_ms, 0) AS lasted_ms
