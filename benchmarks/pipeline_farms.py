@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -37,11 +38,12 @@ from pipeline.gold.tables import Gold
 from pipeline.lake import Lake
 from pipeline.load_model import EPOCH_MS, PERIOD_MS, LoadModel
 from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH, FarmStreamReader, Sizes
-from pipeline.source.farms import Place, SelectedLog, Unread
+from pipeline.source.farms import Place, SelectedLog, StreamFarms, Unread
 from pipeline.source.log_client import FarmLogError, LogStatus
 from pipeline.source.offsets import Offset
 from pipeline.source.ranges import LogRange, SnapshotRange
 from pipeline.source.selection import RowSelection
+from pipeline.source.stored_log import KnownTime
 from pipeline.tables.offset_shards import OffsetShards
 from pipeline.tables.specs import LOG
 from pipeline.tables.tasks import TablesReader, outcome_of
@@ -141,12 +143,13 @@ class MadeRanges:
             )
 
 
-class MadeFarms:
+class MadeFarms(StreamFarms):
     """Farms whose logs grow by a reporting period when `advance` is called."""
 
+    problems: Mapping[str, str] = MappingProxyType({})
+    unread = Unread()
+
     def __init__(self, count: int) -> None:
-        self.problems: Mapping[str, str] = {}
-        self.unread = Unread()
         self._count = count
         self._periods = 0
         self._logs: dict[str, SelectedLog] = {}
@@ -176,9 +179,9 @@ class MadeFarms:
         """Return the places of these clusters."""
         return {each: self._logs[each].place for each in clusters}
 
-    def check_range(self, log: SelectedLog, first: int, end: int) -> bool:
+    def check_range(self, log: SelectedLog, first: int, end: int, known: KnownTime | None) -> bool:
         """Return True, since generated entries are not damaged."""
-        del log, first, end
+        del log, first, end, known
         return True
 
 
