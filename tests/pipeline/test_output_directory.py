@@ -57,6 +57,12 @@ def test_directory_with_unusual_name_is_accepted(tmp_path: Path) -> None:
     write_batch(output_of(str(tmp_path / "100% [é] #? a'b*")), "clocks", 0, [])
 
 
+def test_directory_below_loop_of_links_does_not_have_tables(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    refused = CliRunner().invoke(query, ["farms", "--output", str(tmp_path / "loop" / "tables")])
+    assert (refused.exit_code, "does not contain tables" in refused.stderr) == (1, True)
+
+
 @pytest.mark.parametrize(("table", "checkpoint"), [("reports", "checkpoint"), ("events", "checkpoint-events")])
 def test_table_without_checkpoint_is_refused(table: str, checkpoint: str, tmp_path: Path) -> None:
     claim_layout(tmp_path)
