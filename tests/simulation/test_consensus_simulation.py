@@ -87,6 +87,28 @@ SHOWN_AT = {
     "kraft-leader-of-another-epoch": 2,
 }
 """The seed whose short history calls and shows the bug; the search for the others begins at 0."""
+CALLED_AT: dict[tuple[str, Kind | None], tuple[int, ...]] = {
+    ("append", None): (21, 29),
+    ("append", Kind.FIGURE_8): (7,),
+    ("append", Kind.STORM): (4,),
+    ("append", Kind.MEMBERSHIP): (4,),
+    ("append", Kind.FAR_TERMS): (20,),
+    ("append", Kind.ENDED): (18,),
+    ("append", Kind.LEASE): (16,),
+    ("append", Kind.PAUSED): (14,),
+    ("append", Kind.SLOW_DISKS): (2,),
+    ("append", Kind.HUNG_DISKS): (18,),
+    ("fetch", None): (16,),
+    ("fetch", Kind.MEMBERSHIP): (12,),
+    ("fetch", Kind.FIGURE_8): (26,),
+    ("fetch", Kind.LEASE): (14,),
+    ("zmq", None): (15,),
+    ("zmq", Kind.GENERAL): (23,),
+    ("zmq", Kind.FIGURE_8): (18,),
+    ("zmq", Kind.MEMBERSHIP): (9,),
+    ("kraft", None): (2, 8),
+}
+"""The seeds of short histories that together call all functions with planted bugs."""
 COMPARED_LINES = 1_400
 """Length of the compared part of a history without bugs, in lines. Each bug shows in it."""
 SHOWN_WITHIN = 100
@@ -214,6 +236,23 @@ def test_planted_bug_is_called_and_changes_history(mutant: Mutant) -> None:
             return
     assert called == _names(mutant), f"{mutant.name} replaces a function that no history calls"
     assert differs, f"{mutant.name} is called, but does not change a history"
+
+
+@each_case("place", {(each.strategy, each.kind): None for each in ALL_MUTANTS})
+def test_functions_with_planted_bugs_are_called(place: tuple[str, Kind | None]) -> None:
+    strategy, kind = place
+    mutants = [each for each in ALL_MUTANTS if (each.strategy, each.kind) == place]
+    called: set[str] = set()
+    changes = {
+        (owner, name): _recording_calls(vars(owner)[name], name, called)
+        for each in mutants
+        for owner, name, _ in each.changes
+    }
+    recorded = dataclasses.replace(mutants[0], changes=tuple((*each, calls) for each, calls in changes.items()))
+    for seed in CALLED_AT[place]:
+        with recorded.planted():
+            run_history(seed, SHORT, STRATEGIES[strategy], kind=kind)
+    assert called == {name for _, name in changes}, "change the seeds in CALLED_AT, or the planted bugs"
 
 
 @each_case("mutant", ALL_MUTANTS, ids=lambda mutant: mutant.name)
