@@ -141,7 +141,7 @@ async def _run_farm(farm: LocalFarm, services: LeafServices, options: Options) -
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
             nursery.start_soon(watch.run)
-            nursery.start_soon(services.run, farm, [child.exited for child in children], watch.is_running)
+            nursery.start_soon(services.run, farm, [child.exited for child in children], watch.running_pid)
             # Print it even before the live view: it is visible again when the view ends.
             _print_introduction(farm, client, options)
             if live:

@@ -1,8 +1,12 @@
 """The leaves of `up`: each serves its page while its node runs, and ends with it like a leaf of a lost machine."""
 
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from socket import create_server
 
@@ -27,7 +31,7 @@ class Stage:
 
     leaf: bytes
     exited: trio.Event
-    by_hand: set[str]
+    by_hand: dict[str, int]
     client: SamSession
 
     async def get(self, request: bytes = REQUEST, timeout_s: float = 1.0) -> bytes:
@@ -55,12 +59,12 @@ class Stage:
 @asynccontextmanager
 async def stage(directory: Path) -> AsyncIterator[Stage]:
     node = NodeFiles("node-1", directory, 1, 2)
-    exited, by_hand = trio.Event(), set[str]()
+    exited, by_hand = trio.Event(), dict[str, int]()
     farm = LocalFarm(directory, (node,), continued=False)
     with trio.fail_after(BOUND_S):
         async with trio.open_nursery() as nursery:
             services = await start_bridge(nursery)
-            nursery.start_soon(services.run, farm, (exited,), lambda name: name in by_hand)
+            nursery.start_soon(services.run, farm, (exited,), by_hand.get)
             async with open_session(services.bridge) as client:
                 yield Stage(leaf_key(node).destination.hash, exited, by_hand, client)
             nursery.cancel_scope.cancel()
@@ -82,8 +86,24 @@ async def test_leaf_ends_with_its_node_and_returns_with_it(tmp_path: Path) -> No
         await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(LeafUnreachableError):
             await farm.get(timeout_s=0.1)
-        farm.by_hand.add("node-1")
+        farm.by_hand["node-1"] = os.getpid()
         assert b"node-1 served request 2" in await farm.get_when_up()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the end of another program's child")
+async def test_leaf_ends_with_a_node_started_by_hand(tmp_path: Path) -> None:
+    async with stage(tmp_path) as farm, trio.open_nursery() as nursery:
+        process = await nursery.start(partial(trio.run_process, ["cat"], stdin=subprocess.PIPE, check=False))
+        farm.exited.set()
+        farm.by_hand["node-1"] = process.pid
+        await farm.get_when_up()
+        process.kill()
+        await process.wait()
+        # The last view of the node still has this process.
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(LeafUnreachableError):
+            await farm.get(timeout_s=0.5)
+        nursery.cancel_scope.cancel()
 
 
 async def test_request_without_end_does_not_get_page(tmp_path: Path) -> None:

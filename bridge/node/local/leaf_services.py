@@ -10,9 +10,12 @@ Streams, bytes of a request and the time of an exchange are bounded. The service
 listens on loopback.
 """
 
+import os
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 import trio
 from msgspec import Struct
@@ -31,6 +34,8 @@ STREAMS_LIMIT: Final = 64
 REQUEST_LIMIT_BYTES: Final = 8_192
 EXCHANGE_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.2
+RunningPid: TypeAlias = Callable[[str], int | None]
+"""Returns the process of a node that the operator has started; None while no process of the node replies."""
 _HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close"
 _HEAD_END: Final = b"\r\n\r\n"
 
@@ -41,22 +46,25 @@ class LeafServices(Struct, frozen=True):
     network: LoopbackNetwork
     bridge: SamBridge
 
-    async def run(self, farm: LocalFarm, exited: Sequence[trio.Event], is_running: Callable[[str], bool]) -> None:
+    async def run(self, farm: LocalFarm, exited: Sequence[trio.Event], running_pid: RunningPid) -> None:
         """Serve each leaf while its node runs, until canceled.
 
-        `exited` has an event for the end of each node's first process; `is_running` also finds later processes.
+        `exited` has an event for the end of each node's first process; `running_pid` finds later processes.
         """
         async with trio.open_nursery() as nursery:
             for node, first_end in zip(farm.nodes, exited, strict=True):
-                nursery.start_soon(self._follow, node, first_end, is_running)
+                nursery.start_soon(self._follow, node, first_end, running_pid)
 
-    async def _follow(self, node: NodeFiles, first_end: trio.Event, is_running: Callable[[str], bool]) -> None:
+    async def _follow(self, node: NodeFiles, first_end: trio.Event, running_pid: RunningPid) -> None:
         name, key = node.name, leaf_key(node)
         page = _Page(name, key.destination.address)
         await self._serve_until(first_end.wait, key, page)
+        ended = None
         while True:
-            await _until(lambda: is_running(name))
-            await self._serve_until(lambda: _until(lambda: not is_running(name)), key, page)
+            while (pid := running_pid(name)) in {None, ended}:  # noqa: ASYNC110 - an operator starts it
+                await trio.sleep(POLL_S)
+            ended = pid
+            await self._serve_until(partial(_ended, name, pid, running_pid), key, page)
 
     async def _serve_until(self, end: Callable[[], Awaitable[None]], key: MasterKey, page: "_Page") -> None:
         self.network.dead.discard(key.destination.hash)
@@ -114,9 +122,22 @@ class _Page(Struct):
         return head + (b"" if request.startswith(b"HEAD ") else text)
 
 
-async def _until(predicate: Callable[[], bool]) -> None:
-    while not predicate():  # noqa: ASYNC110 - the user's own processes have no event here
-        await trio.sleep(POLL_S)
+async def _ended(name: str, pid: int, running_pid: RunningPid) -> None:
+    """Wait for the end of another program's child.
+
+    On Linux a kill wakes this task immediately. On other systems the node's next missed reply shows the end, up to a
+    second later.
+    """
+    if sys.platform == "linux":
+        with suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            try:
+                await trio.lowlevel.wait_readable(descriptor)
+            finally:
+                os.close(descriptor)
+    else:
+        while running_pid(name) == pid:  # noqa: ASYNC110 - its parent is another program
+            await trio.sleep(POLL_S)
 
 
 async def start_bridge(nursery: trio.Nursery) -> LeafServices:

@@ -76,9 +76,9 @@ class LocalWatch:
             client=self._client,
         )
 
-    def is_running(self, name: str) -> bool:
-        """Return True if a process of the node runs, started here or by hand."""
-        return any(each.name == name and each.running for each in self.picture().processes)
+    def running_pid(self, name: str) -> int | None:
+        """Return the process of a node, started here or by hand; None if it does not run."""
+        return next((each.pid for each in self.picture().processes if each.name == name and each.running), None)
 
     def _process(self, child: Child) -> ProcessView:
         view = self._views.get(child.command.name)
