@@ -6,7 +6,7 @@
 would be simpler. But it would mix later changes of the verdict and returning members into an earlier take-over.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from bridge.api.events import (
@@ -16,6 +16,7 @@ from bridge.api.events import (
     LEADER_UNKNOWN,
     MEMBER_DEAD,
     MEMBER_SUSPECT,
+    NODE_STARTED,
     PUBLICATION_ACCEPTED,
     PUBLISHED,
     PUBLISHER_CHOSEN,
@@ -23,7 +24,7 @@ from bridge.api.events import (
     is_of_farm,
 )
 from bridge.api.json import Record
-from bridge.api.trace import TraceEvent
+from bridge.api.trace import Scalar, TraceEvent
 
 APART_MS: Final = 15_000
 """Longest time between two steps; earlier events belong to another change."""
@@ -59,7 +60,7 @@ def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
     separates them from an earlier take-over. A suspicion after the publication begins another one.
     """
     ordered = sorted(events, key=lambda event: event.time_ms)
-    core = [event for event in ordered if event.kind in _STEPS]
+    core = list(_steps_once(ordered))
     turn = max((at for at, event in enumerate(core) if event.kind in _TURNS), default=None)
     if turn is None:
         return ()
@@ -88,6 +89,27 @@ def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
     return tuple(sorted(steps.values(), key=lambda step: step.time_ms))
 
 
+def _steps_once(ordered: Iterable[TraceEvent]) -> Iterator[TraceEvent]:
+    """Yield the possible steps without those that a started node repeats.
+
+    A started node begins to follow a leader that led before, and receives the choices of publishers that it missed.
+    """
+    started, choices = set[str](), set[tuple[int, Scalar]]()
+    for event in ordered:
+        if event.kind == NODE_STARTED.kind:
+            started.add(event.node)
+        elif event.kind == PUBLISHER_CHOSEN.kind and event.log_time_ms is not None:
+            choice = (event.log_time_ms, event.data.get("server"))
+            if choice not in choices:
+                choices.add(choice)
+                yield event
+        elif event.kind in _STEPS:
+            if event.kind != LEADER_FOLLOWED.kind or event.node not in started:
+                yield event
+            if event.kind in _LEADER_STEPS:
+                started.discard(event.node)
+
+
 _STEPS: Final = {
     MEMBER_SUSPECT.kind: "suspected",
     MEMBER_DEAD.kind: "dead",
@@ -97,6 +119,9 @@ _STEPS: Final = {
     LEADER_FOLLOWED.kind: "elected",
     PUBLISHER_CHOSEN.kind: "publisher chosen",
 }
+_LEADER_STEPS: Final = frozenset(
+    {LEADER_UNKNOWN.kind, ELECTION_STARTED.kind, LEADER_ELECTED.kind, LEADER_FOLLOWED.kind}
+)
 _TURNS: Final = frozenset({LEADER_ELECTED.kind, LEADER_FOLLOWED.kind, PUBLISHER_CHOSEN.kind})
 _OVER: Final = {PUBLISHED.kind: "handed over", PUBLICATION_ACCEPTED.kind: "accepted"}
 """The end of a take-over. Other servers record only that the log permits the publication; only the publisher records

@@ -332,6 +332,26 @@ def test_takeover_ends_with_publication() -> None:
     assert [(step.what, step.time_ms) for step in steps] == [("election", 5_000), ("elected", 5_100)]
 
 
+def test_restart_of_a_follower_does_not_begin_takeover() -> None:
+    chosen: dict[str, str | int] = {"server": 2, "name": "node-2", "master": "abc.b32.i2p"}
+    take_over = [
+        event(1_000, "node-started"),
+        event(1_200, "leader-unknown", term=1),
+        event(2_000, "leader-followed", term=2, leader=2, leaderName="node-2"),
+        replace(event(2_100, "publisher-chosen", **chosen), log_time_ms=2_000),
+        event(2_200, "published", second=2, entries=2),
+    ]
+    restart = [
+        event(50_000, "node-started"),
+        event(50_100, "leader-followed", term=2, leader=2, leaderName="node-2"),
+        replace(event(50_200, "publisher-chosen", **chosen), log_time_ms=2_000),
+        event(50_300, "published", second=50, entries=3),
+    ]
+    expected = last_take_over(take_over)
+    assert [step.time_ms for step in expected] == [1_200, 2_000, 2_100, 2_200]
+    assert last_take_over([*take_over, *restart]) == expected
+
+
 def test_mouse_reports_are_parsed_and_releases_skipped() -> None:
     assert list(
         KeyReader().keys_in(b"\x1b[<0;3;2M\x1b[<0;3;2m\x1b[<64;1;1M\x1b[<69;1;9M\x1b[<2;1;1M\x1b[<32;1;1Mq")
