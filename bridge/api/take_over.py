@@ -90,7 +90,7 @@ def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
 
 
 def _steps_once(ordered: Iterable[TraceEvent]) -> Iterator[TraceEvent]:
-    """Yield the possible steps without those that a started node repeats.
+    """Yield the possible steps; skip steps that a started node repeats.
 
     A started node begins to follow a leader that led before, and receives the choices of publishers that it missed.
     """

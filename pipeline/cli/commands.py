@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich import box
-from rich.table import Table
 
 from pipeline.alerts.alerting import Alerting, note_run_without_alerts
 from pipeline.cli.alerts import AlertPlace, alert_options, silence
@@ -369,27 +367,23 @@ def _print(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     if not rows:
         echo("No report is in the log yet.")
         return
-    shown = Table(
-        title="Router health by window of log time (UTC)", box=box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False
+    echo("Router health by window of log time (UTC)", bold=True)
+    print_table(
+        ("window", "id", "avail", "uptime", "lag p50/p95", "cpu", "healthy", ""),
+        [
+            (
+                f"{row['window_start']:%m-%d %H:%M:%S}",
+                f"{row['server_id']}",
+                f"{row['availability']:.0%}",
+                "unknown" if row["uptime_ms"] is None else span(row["uptime_ms"]),
+                f"{_number(row['job_lag_p50_ms'])}/{_number(row['job_lag_p95_ms'])} ms",
+                "?" if row["cpu_percent"] is None else f"{row['cpu_percent']:.0f}%",
+                "-" if row["healthy_share"] is None else f"{row['healthy_share']:.0%}",
+                " ".join(word for word in ("publishing", "restarted") if row[word]),
+            )
+            for row in rows
+        ],
     )
-    shown.add_column("window", no_wrap=True)
-    for heading in ("server", "avail", "uptime", "lag p50/p95", "cpu", "healthy"):
-        shown.add_column(heading, justify="right", no_wrap=True)
-    shown.add_column("", no_wrap=True)
-    cells = (
-        (
-            f"{row['window_start']:%Y-%m-%d %H:%M:%S}",
-            f"{row['server_id']}",
-            f"{row['availability']:.0%}",
-            "unknown" if row["uptime_ms"] is None else span(row["uptime_ms"]),
-            f"{_number(row['job_lag_p50_ms'])}/{_number(row['job_lag_p95_ms'])} ms",
-            "?" if row["cpu_percent"] is None else f"{row['cpu_percent']:.0f}%",
-            "-" if row["healthy_share"] is None else f"{row['healthy_share']:.0%}",
-            " ".join(word for word in ("publishing", "restarted") if row[word]),
-        )
-        for row in rows
-    )
-    print_table(shown, cells)
 
 
 def _number(value: float | None) -> str:

@@ -3,9 +3,7 @@
 import json
 import math
 import re
-import shutil
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from itertools import chain, islice
@@ -28,10 +26,9 @@ from pipeline.gold.answers import (
 )
 from pipeline.output.buckets import Output
 from pipeline.serve.gaps import lines
-from pipeline.serve.printing import echo, print_csv, print_json, printable
+from pipeline.serve.printing import echo, print_csv, print_json, print_table
 
 ROWS_SHOWN = 200
-GAP = "  "
 _NAME = re.compile(r"[\w-]+")
 PACKAGES = {"duckdb": "DuckDB", "vl_convert": "vl-convert-python"}
 """Packages loaded at first use, by the names of their modules."""
@@ -226,29 +223,12 @@ def reported_query_errors() -> Iterator[None]:
 
 
 def _print(answer: "Answer") -> None:
-    """Print aligned columns that are never cut; on a terminal that is too narrow, one value per line."""
-    rows = [[_shown(value) for value in row] for row in islice(answer.rows, ROWS_SHOWN)]
-    names = [printable(name) for name in answer.columns]
-    widths = [max(len(row[place]) for row in [names, *rows]) for place in range(len(names))]
-    if sys.stdout.isatty() and sum(widths) + len(GAP) * (len(names) - 1) > shutil.get_terminal_size().columns:
-        _print_one_by_one(names, rows)
-    else:
-        for number, row in enumerate([names, *rows]):
-            text = GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            echo(text, bold=number == 0)
+    print_table(answer.columns, [[_shown(value) for value in row] for row in islice(answer.rows, ROWS_SHOWN)])
     if next(answer.rows, None) is not None:
         echo(
             f"These are the first {ROWS_SHOWN} rows. Use --json or --csv for all, or LIMIT in the query for fewer",
             err=True,
         )
-
-
-def _print_one_by_one(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    width = max(len(name) for name in names)
-    for number, row in enumerate(rows, 1):
-        echo(f"row {number}", bold=True)
-        for name, cell in zip(names, row, strict=True):
-            echo(f"{name.ljust(width)}{GAP}{cell}".rstrip())
 
 
 def _shown(value: Any) -> str:
@@ -260,7 +240,7 @@ def _shown(value: Any) -> str:
         case float():
             return f"{value:.10g}"
         case _:
-            return printable(str(_plain(value)))
+            return str(_plain(value))
 
 
 def _json(value: Any) -> str:

@@ -1,6 +1,6 @@
 """`garlicfarm pipeline what-if`: repeats the weighing of the recorded past, with the present and another setting.
 
-    what-if --gain 4 ─▶ `replayed` (pipeline/serve/history.py) ─▶ each farm: present | tried, then its servers
+    what-if --gain 4 ─▶ `replayed` (pipeline/serve/history.py) ─▶ each farm: present | other, then its servers
 
 Nothing is submitted, and no farm is reached: only tables are read.
 """
@@ -11,8 +11,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import click
-from rich import box
-from rich.table import Table
 
 from pipeline.cli.options import NumberRange, StatusLine, reported_errors, tables_option
 from pipeline.cli.queries import reported_query_errors
@@ -25,6 +23,7 @@ from pipeline.serve.printing import echo, print_json, print_table, span
 DAY_MS = 86_400_000
 SERVERS_SHOWN = 20
 LEFT_AT = 1.2
+SETTINGS = ("present", "other")
 SHARES_OFF = 1e-6
 """The tolerance of a sum of shares, for rounded texts of numbers."""
 
@@ -126,13 +125,9 @@ def _print(farm: str, past: Past) -> None:
         f" {past.recorded_entries:,} entries of factors were recorded",
         bold=True,
     )
-    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    shown.add_column("")
-    for name in ("present", "asked"):
-        shown.add_column(name, justify="right", no_wrap=True)
     changed = [name for name, value in asdict(PRESENT).items() if value != getattr(past.courses[-1].setting, name)]
     print_table(
-        shown,
+        ("", *SETTINGS),
         [
             *_figures(past.courses, [(name.replace("_", " "), _attribute(name)) for name in changed]),
             *_figures(
@@ -163,9 +158,6 @@ def _attribute(name: str) -> Callable[[Course], str]:
 
 
 def _print_servers(past: Past) -> None:
-    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("server", "bad windows", "times", "factor", "asked", "left", "asked"):
-        shown.add_column(heading, justify="right", no_wrap=True)
     servers = _worst_first(past)
     rows = []
     for server in servers[:SERVERS_SHOWN]:
@@ -179,14 +171,13 @@ def _print_servers(past: Past) -> None:
                 *(_left(each, health.spells) for each in courses),
             ]
         )
-    print_table(shown, rows)
+    print_table(("server", "bad windows", "times", "factor", "other factor", "left", "other left"), rows)
     if len(servers) > SERVERS_SHOWN:
         echo(f"These are the worst {SERVERS_SHOWN} of {len(servers):,} servers; --json gives all", err=True)
 
 
 def _document(farm: str, past: Past) -> dict[str, Any]:
     """Return all figures of a farm; times are in milliseconds."""
-    names = ("present", "asked")
     document: dict[str, Any] = {
         "farm": farm,
         "days": round(past.days(), 6),
@@ -194,7 +185,7 @@ def _document(farm: str, past: Past) -> dict[str, Any]:
         "recorded_entries": past.recorded_entries,
         "bad_weight_share_without": past.bad_share.mean,
     }
-    for name, course in zip(names, past.courses, strict=True):
+    for name, course in zip(SETTINGS, past.courses, strict=True):
         document[name] = {
             "setting": asdict(course.setting),
             "entries": course.entries,
@@ -218,7 +209,7 @@ def _document(farm: str, past: Past) -> dict[str, Any]:
                     "left": len(each.left_ms),
                     "left_median_ms": each.median_left_ms,
                 }
-                for name, each in zip(names, _courses(past, server), strict=True)
+                for name, each in zip(SETTINGS, _courses(past, server), strict=True)
             },
         }
         for server in _worst_first(past)

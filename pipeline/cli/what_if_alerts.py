@@ -1,6 +1,6 @@
 """`garlicfarm pipeline what-if-alerts`: the alerts of the recorded past, with the present and another setting.
 
-    what-if-alerts --keep-firing 30 ─▶ `alert_history` (pipeline/serve) ─▶ outages: in both, only present, only tried
+    what-if-alerts --keep-firing 30 ─▶ `alert_history` (pipeline/serve) ─▶ outages: in both, only present, only other
 
 Nothing is sent, and no farm is reached: only tables are read. Two outages of a server under the two settings are the
 same alert if they overlap.
@@ -12,8 +12,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-from rich import box
-from rich.table import Table
 
 from pipeline.cli.alerts import KEEP_FIRING_MINUTES
 from pipeline.cli.options import NumberRange, tables_option
@@ -86,33 +84,26 @@ def what_if_alerts(
         gaps = stored_gaps(output)
     for text in lines(gaps):
         echo(text, err=True)
-    both = [("both" if any(each.overlaps(other) for other in before) else "tried", each) for each in after]
+    both = [("both" if any(each.overlaps(other) for other in before) else "other", each) for each in after]
     only = [("present", each) for each in before if not any(each.overlaps(other) for other in after)]
     found = sorted([*both, *only], key=lambda each: (each[1].began_ms, each[1].farm, each[1].server_id))
     if as_json:
         for setting, each in found:
             print_json(json.dumps({"setting": setting, **asdict(each)}))
         return
-    echo(f"{len(before):,} alerts with the present setting, {len(after):,} with the other one", bold=True)
-    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("setting", "farm", "server", "began", "lasted", "failures", "reason"):
-        shown.add_column(heading, no_wrap=heading != "reason")
+    echo(f"Alerts with the present setting: {len(before):,}; with the other setting: {len(after):,}", bold=True)
     print_table(
-        shown,
+        ("setting", "farm", "server", "began", "lasted", "failures", "reason"),
         [
-            [
-                *(
-                    setting,
-                    each.farm,
-                    f"{each.server_id}",
-                    f"{datetime.fromtimestamp(each.began_ms / 1000, UTC):%F %T}Z",
-                ),
-                *(
-                    "" if each.ended_ms is None else span(each.ended_ms - each.began_ms),
-                    f"{each.failures}",
-                    each.reason,
-                ),
-            ]
+            (
+                setting,
+                each.farm,
+                f"{each.server_id}",
+                f"{datetime.fromtimestamp(each.began_ms / 1000, UTC):%F %T}Z",
+                "" if each.ended_ms is None else span(each.ended_ms - each.began_ms),
+                f"{each.failures}",
+                each.reason,
+            )
             for setting, each in found[-SHOWN:]
         ],
     )

@@ -4,18 +4,18 @@ The rule is the farm's own (`bridge.api.printable`); a test checks that the pipe
 """
 
 import csv
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from bridge.api.printable import printable
 
 __all__ = ["echo", "overwrite_line", "print_csv", "print_json", "print_table", "printable", "span"]
+
+GAP = "  "
 
 
 def echo(text: str, *, err: bool = False, bold: bool = False) -> None:
@@ -37,11 +37,20 @@ def print_csv(rows: Iterable[Sequence[Any]]) -> None:
         writer.writerow([printable(cell) if isinstance(cell, str) else cell for cell in row])
 
 
-def print_table(shown: Table, rows: Iterable[Sequence[str]]) -> None:
-    """Fill a table and print it; its cells are text without markup."""
-    for row in rows:
-        shown.add_row(*(Text(printable(cell)) for cell in row))
-    Console().print(shown)
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print aligned columns that are never cut; on a terminal that is too narrow, one value per line."""
+    shown = [[printable(cell) for cell in row] for row in (headings, *rows)]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    if sys.stdout.isatty() and sum(widths) + len(GAP) * (len(widths) - 1) > shutil.get_terminal_size().columns:
+        width = max(map(len, shown[0]))
+        for number, row in enumerate(shown[1:], 1):
+            echo(f"row {number}", bold=True)
+            for heading, cell in zip(shown[0], row, strict=True):
+                echo(f"{heading.ljust(width)}{GAP}{cell}".rstrip())
+        return
+    for number, row in enumerate(shown):
+        text = GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        echo(text, bold=number == 0)
 
 
 def overwrite_line(text: str) -> None:

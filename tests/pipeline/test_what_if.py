@@ -257,8 +257,8 @@ def test_command_reports_both_settings_and_each_server(output: Path) -> None:
     result = run_what_if(output, "--gain", "6", "--pause-periods", "4", "--json")
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     document = json.loads(result.stdout)
-    assert (document["present"]["setting"]["gain"], document["asked"]["setting"]["gain"]) == (2.0, 6.0)
-    assert document["present"]["entries"] == document["recorded_entries"] < document["asked"]["entries"]
+    assert (document["present"]["setting"]["gain"], document["other"]["setting"]["gain"]) == (2.0, 6.0)
+    assert document["present"]["entries"] == document["recorded_entries"] < document["other"]["entries"]
     assert {each["server_id"] for each in document["servers"]} == set(SERVERS)
     bad = [each["bad_windows"] for each in document["servers"]]
     assert bad == sorted(bad, reverse=True)
@@ -266,7 +266,7 @@ def test_command_reports_both_settings_and_each_server(output: Path) -> None:
     shown = run_what_if(output, "--gain", "6", "--pause-periods", "4").stdout
     assert max(map(len, shown.splitlines()[1:])) <= 80
     assert "pause periods" in shown
-    assert f"{document['asked']['entries']}" in shown
+    assert f"{document['other']['entries']}" in shown
 
 
 def test_command_warns_of_more_servers_than_farm_limit(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +277,7 @@ def test_command_warns_of_more_servers_than_farm_limit(output: Path, monkeypatch
 def test_options_limit_weighed_past_and_set_shares(output: Path) -> None:
     hour = json.loads(run_what_if(output, "--shares", "0", "0", "1", "--days", f"{1 / 24}", "--json").stdout)
     assert (hour["days"], hour["windows"]) == (pytest.approx(1 / 24, abs=1e-3), pytest.approx(60, abs=1))
-    setting = hour["asked"]["setting"]
+    setting = hour["other"]["setting"]
     assert [setting[name] for name in ("lag_share", "absence_share", "illness_share")] == [0, 0, 1]
 
 
@@ -357,5 +357,7 @@ def test_alerts_with_another_setting_are_compared(tmp_path: Path) -> None:
     assert found("--worse-after", "9") == [("both", 2, 1), ("both", 2, 1)]
     assert found("--keep-firing", "100") == [("both", 2, 2)]
     shown = CliRunner().invoke(what_if_alerts, ["--keep-firing", "100", "--output", str(tmp_path)])
-    assert "2 alerts with the present setting, 1 with the other one" in shown.stdout
+    title, _, row = shown.stdout.splitlines()
+    assert title == "Alerts with the present setting: 2; with the other setting: 1"
+    assert (row.split()[1], "…" in row, "Z  " in row) == (log.cluster_id, False, True)
     assert CliRunner().invoke(what_if_alerts, ["--output", str(tmp_path)]).exit_code == 2
