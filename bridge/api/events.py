@@ -392,7 +392,7 @@ EXCLUSION_CHANGED: Final = _of_farm(
 )
 COST_FACTOR_CHANGED: Final = _of_farm("cost-factor-changed", "the cost of leaf {leaf:leaf} is multiplied by {factor}")
 FACTORS_ACCEPTED: Final = _of_farm(
-    "factors-accepted", "the pipeline's factors of {leaves} leaves, computed from the log through entry {throughIndex}"
+    "factors-accepted", "the pipeline's factors (leaves: {leaves}), computed from the log through entry {throughIndex}"
 )
 COMMAND_REFUSED: Final = _of_farm(
     "command-refused", "an entry of kind {kind} is ineffective: {reason:clocks}", _WARNING
@@ -433,7 +433,7 @@ ELECTION_STARTED: Final = _of_node("election-started", "it is a candidate in ter
 LEADERSHIP_HANDED_OVER: Final = _of_node(
     "leadership-handed-over", lambda _, facts: f"to {_server(facts, 'leader', 'leaderName')}, in term {facts['term']}"
 )
-PUBLISHED: Final = _of_node("published", "its router took the structure of {second:clock}, with {entries} entries")
+PUBLISHED: Final = _of_node("published", "its router took the structure of {second:clock} (entries: {entries})")
 STRUCTURE_SEEN: Final = _of_node("structure-seen", "a router of another node finds {master:address}")
 STRUCTURE_NOT_FOUND: Final = _of_node(
     "structure-not-found", "no router of another node finds {master:address}, so it is handed over again", _WARNING
@@ -459,7 +459,7 @@ LEAF_HEALTHY: Final = _of_node(
 )
 CONNECTION_FAILED: Final = _of_node("connection-failed", _connection, _WARNING)
 CONNECTION_REFUSED: Final = _of_node("connection-refused", _connection, _WARNING)
-CONNECTION_RESTORED: Final = _of_node("connection-restored", "{text} after {failures} failures")
+CONNECTION_RESTORED: Final = _of_node("connection-restored", "{text} (failures before: {failures})")
 NODE_STARTED: Final = _of_node(
     "node-started", lambda _, facts: f"with pid {facts['pid']}{_again(facts['generation'])}{_addresses(facts)}"
 )

@@ -205,7 +205,7 @@ class Feedback:
         self.weighing.submitted()
         found = submission.submit(proposal.entry())
         entry = (
-            f"factors of {len(proposal.factors)} leaves, made from the log up to {proposal.through_index}, are entry"
+            f"factors (leaves: {len(proposal.factors)}), made from the log up to {proposal.through_index}, are entry"
             f" {found.index}"
         )
         if found.refusal:

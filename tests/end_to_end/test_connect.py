@@ -48,7 +48,7 @@ class Client:
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
     with running_up(tmp_path / "farm") as started:
-        started.wait_for(", with 3 entries")
+        started.wait_for("(entries: 3)")
         yield started
 
 

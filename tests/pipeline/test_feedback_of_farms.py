@@ -95,7 +95,7 @@ def test_factors_of_each_farm_depend_only_on_its_log(tmp_path: Path) -> None:
     assert apart[0][0]["factors"]["factors"] != apart[1][0]["factors"]["factors"]
     assert (
         sorted(log_lines)[:2]
-        == [f"one: factors of 1 leaves, made from the log up to {one.commit_index}, are entry 101"] * 2
+        == [f"one: factors (leaves: 1), made from the log up to {one.commit_index}, are entry 101"] * 2
     )
 
 

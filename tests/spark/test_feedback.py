@@ -33,7 +33,7 @@ def test_lagging_router_is_submitted_once_across_restart(session: SparkSession, 
         assert body["throughIndex"] == log.commit_index
         assert body["formula"] == "strain-1"
         assert body["factors"] == {address("three"): pytest.approx(1.477, abs=0.01)}
-        assert messages == [f"factors of 1 leaves, made from the log up to {log.commit_index}, are entry 4711"]
+        assert messages == [f"factors (leaves: 1), made from the log up to {log.commit_index}, are entry 4711"]
     # And the next batch, a period later, does not submit anything
     log.tick(PERIOD_MS)
     listener.newest_ms = log.log_time_ms
