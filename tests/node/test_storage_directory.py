@@ -110,7 +110,8 @@ def test_copy_on_file_system_without_locks_is_verified(tmp_path: Path, monkeypat
 
     stored(tmp_path / "raft", commands(3))
     monkeypatch.setattr(fcntl, "flock", refuse)
-    assert verify_storage(tmp_path / "raft").verdict is StorageVerdict.SOUND
+    found = verify_storage(tmp_path / "raft")
+    assert (found.verdict, found.live) == (StorageVerdict.SOUND, False)
 
 
 def test_copied_directory_is_refused(tmp_path: Path) -> None:
