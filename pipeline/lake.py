@@ -72,7 +72,7 @@ It returns the last batch of each derived table.
 def alone_in(output: Output, notify: Callable[[str], None] = ignore) -> Iterator[None]:
     """Exclude other pipelines from `output` while the block runs; `notify` reports a wait for the lock of a bucket.
 
-    Raise FarmLogError if another pipeline runs, and OSError if `output` cannot be written.
+    Raise FarmLogError if another pipeline runs or `output` cannot be locked, and OSError if it cannot be written.
     """
     if not isinstance(output, Path):
         with leased(output / LOCK_FILE, notify):
@@ -87,6 +87,10 @@ def alone_in(output: Output, notify: Callable[[str], None] = ignore) -> Iterator
             raise FarmLogError(
                 f"another pipeline writes into {output}: stop that one, or choose another --output"
             ) from None
+        except OSError as error:
+            raise FarmLogError(
+                f"{output} cannot be locked: {error.strerror or error}; choose an --output on a local disk"
+            ) from error
         yield
     finally:
         os.close(lock)

@@ -1,5 +1,7 @@
 """Scratch files of runs: a private directory per run, the removal of files of killed runs, and the output lock."""
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -81,6 +83,15 @@ def test_output_lock_excludes_second_run_until_process_ends(tmp_path: Path) -> N
     finally:
         kill(other)
     with lake.alone_in(output):
+        pass
+
+
+def test_output_on_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(FarmLogError, match=f"{tmp_path} cannot be locked: .*local disk"), lake.alone_in(tmp_path):
         pass
 
 
