@@ -138,7 +138,7 @@ class QuorumClient:
         self._bootstrap = tuple(bootstrap)
         self._options = options or DialOptions()
         self._endpoint_type = _BROKERS if brokers else _CONTROLLERS
-        self._patience_s = timeout_s
+        self._timeout_s = timeout_s
 
     async def describe(self) -> QuorumDescription:
         """Return the state of the quorum. Raises `QuorumClientError`."""
@@ -202,7 +202,7 @@ class QuorumClient:
     async def _call_any(self, call: Callable[[str, int], Awaitable[T]]) -> T:
         """Return the reply of the first server that has one, within the time limit."""
         reason = "no server was named"
-        deadline_s = trio.current_time() + self._patience_s
+        deadline_s = trio.current_time() + self._timeout_s
         while True:
             for host, port in self._bootstrap:
                 try:

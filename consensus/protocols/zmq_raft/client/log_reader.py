@@ -210,7 +210,7 @@ class LogReader:
         self._count = count
         self._snapshot: SnapshotPiece | None = None
         """The last received piece, while a snapshot is being received."""
-        self._patience_s = timeout_s
+        self._timeout_s = timeout_s
         self._deadline_s = trio.current_time() + timeout_s
         self._is_done = False
         self._failures = 0
@@ -228,7 +228,7 @@ class LogReader:
                     for item in self._take(reply):
                         yield item
                     self._failures = 0
-                    self._deadline_s = trio.current_time() + self._patience_s
+                    self._deadline_s = trio.current_time() + self._timeout_s
                     if self._is_done:
                         break
                     stream.confirm(self._previous, self._count, self._offset or None)
@@ -262,7 +262,7 @@ class LogReader:
         if stream.link.leftover_s >= self._gave_up_s:
             self._gave_up_s = math.inf
             self._slowness = min(2 * self._slowness, _SLOWNESS_MAX)
-            self._deadline_s = max(self._deadline_s, stream.link.leftover_s + self._patience_s)
+            self._deadline_s = max(self._deadline_s, stream.link.leftover_s + self._timeout_s)
         match reply:
             case NoReply.MOVED:
                 return None
