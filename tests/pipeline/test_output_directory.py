@@ -47,12 +47,6 @@ def test_directory_that_delta_rs_misreads_is_refused(part: str, tmp_path: Path) 
         assert f"because of {part!r} in its path." in refused.stderr
 
 
-def test_link_to_itself_is_refused_with_reason(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("link")
-    refused = CliRunner().invoke(query, ["farms", "--output", str(tmp_path / "link")])
-    assert refused.stderr.startswith("Error: ")
-
-
 def test_directory_with_unusual_name_is_accepted(tmp_path: Path) -> None:
     write_batch(output_of(str(tmp_path / "100% [é] #? a'b*")), "clocks", 0, [])
 
