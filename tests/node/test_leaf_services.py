@@ -1,5 +1,6 @@
 """The leaves of `up`: each serves its page while its node runs, and ends with it like a leaf of a lost machine."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -55,6 +56,12 @@ class Stage:
             except LeafUnreachableError:
                 await trio.sleep(0.01)
 
+    async def get_until_down(self) -> None:
+        """Request the page until that raises an error. A request at the end of the leaf may lack its reply."""
+        while True:
+            with trio.move_on_after(1):
+                await self.get(timeout_s=0.2)
+
 
 @asynccontextmanager
 async def stage(directory: Path) -> AsyncIterator[Stage]:
@@ -104,6 +111,22 @@ async def test_leaf_ends_with_a_node_started_by_hand(tmp_path: Path) -> None:
         with pytest.raises(LeafUnreachableError):
             await farm.get(timeout_s=0.5)
         nursery.cancel_scope.cancel()
+
+
+async def test_leaf_ends_with_node_if_system_hides_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sandbox may not permit `pidfd_open`, and older versions of Linux lack it."""
+
+    def refuse(_: int) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse, raising=False)
+    async with stage(tmp_path) as farm:
+        farm.exited.set()
+        farm.by_hand["node-1"] = os.getpid()
+        await farm.get_when_up()
+        del farm.by_hand["node-1"]
+        with pytest.raises(LeafUnreachableError):
+            await farm.get_until_down()
 
 
 async def test_request_without_end_does_not_get_page(tmp_path: Path) -> None:

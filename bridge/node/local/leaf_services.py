@@ -125,19 +125,19 @@ class _Page(Struct):
 async def _ended(name: str, pid: int, running_pid: RunningPid) -> None:
     """Wait for the end of another program's child.
 
-    On Linux a kill wakes this task immediately. On other systems the node's next missed reply shows the end, up to a
-    second later.
+    If Linux permits it, a kill wakes this task immediately. Otherwise the node's next missed reply shows the end, up to
+    a second later.
     """
     if sys.platform == "linux":
-        with suppress(ProcessLookupError):
+        with suppress(OSError):
             descriptor = os.pidfd_open(pid)
             try:
                 await trio.lowlevel.wait_readable(descriptor)
             finally:
                 os.close(descriptor)
-    else:
-        while running_pid(name) == pid:  # noqa: ASYNC110 - its parent is another program
-            await trio.sleep(POLL_S)
+            return
+    while running_pid(name) == pid:  # noqa: ASYNC110 - its parent is another program
+        await trio.sleep(POLL_S)
 
 
 async def start_bridge(nursery: trio.Nursery) -> LeafServices:
