@@ -79,7 +79,9 @@ def repair_from(output: Path, log: MadeUpLog, found: Damage | None = None) -> li
     """Repair the found damage; return the notes. `repair` examines the tables at its end, and raises for a damage."""
     lines: list[str] = []
     with serve_log(log, output.with_suffix(".sock")) as address:
-        repair(output, found or examine(output), FarmDataSource({"node": address}).farms, lines.append)
+        repair(
+            output, examine(output) if found is None else found, FarmDataSource({"node": address}).farms, lines.append
+        )
     return lines
 
 
@@ -224,6 +226,14 @@ def test_dry_run_does_not_change_files(output: Path, monkeypatch: pytest.MonkeyP
     result = CliRunner().invoke(repair_command, ["--output", str(output), "--dry-run"])
     assert (result.exit_code, table in result.output) == (0, True), result.output
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
+
+
+def test_repair_that_leaves_damage_is_refused(output: Path) -> None:
+    found = examine(output)
+    assert not found
+    remove("reports")(output)
+    with pytest.raises(TableDamagedError, match="is still damaged after the repair: entries 1 to 26"):
+        repair_from(output, two_days(), found)
 
 
 def test_repair_refuses_layout_of_another_version(output: Path, tmp_path: Path) -> None:
