@@ -213,7 +213,7 @@ def _farm(node: str | None) -> Iterator[Finding]:
         except (OSError, ValueError) as error:
             yield Finding("farm", "warning", f"{address} does not answer: {error}", "start the node, or name another")
         else:
-            yield Finding("farm", "ok", f"{address} answers")
+            yield Finding("farm", "ok", f"{address} replies")
 
 
 def _reach(address: str) -> None:

@@ -144,7 +144,10 @@ def query(
         if sql == FACTOR_STEPS:
             from pipeline.serve.factor_steps import factor_steps  # noqa: PLC0415 - DuckDB is large
 
-            _print_answer(factor_steps(output, moment), as_json=as_json, as_csv=as_csv)
+            answer = factor_steps(output, moment)
+            _print_answer(answer, as_json=as_json, as_csv=as_csv)
+            if not (answer.has_rows or answer.empty):
+                echo(f"No rows: the tables contain no entry of factors up to {_plain(moment)}", err=True)
             return
         from pipeline.serve.query import query_result  # noqa: PLC0415 - DuckDB is large
 

@@ -40,7 +40,7 @@ def factor_steps(output: Output, moment: datetime | None) -> Answer:
         until = "true" if moment is None else f"log_time <= make_timestamptz({round(moment.timestamp() * 1_000_000)})"
         entries = run_query(_ENTRIES.replace("$moment", until))
         rows = [row for entry in entries for row in _steps(run_query, entry)]
-        empty = () if rows else ("factors",)
+        empty = () if rows or moment is not None else ("factors",)
         return Answer(COLUMNS, iter(rows), empty, bool(rows), gaps_of(output, run_query))
 
     return of_one_version(output, read)

@@ -233,12 +233,12 @@ class _Failures:
             )
         hint = f" To read another farm: {OTHER_CLUSTER}." if any(foreign) else ""
         return FarmSilentError(
-            f"no node's control endpoint answered ({self}); is the farm running? Name another node of it.{hint}"
+            f"no node replies ({self}); is the farm running? Start its nodes, or name another node of it.{hint}"
         )
 
 
 def _words(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 
 def _is_unreachable(error: Exception) -> bool:

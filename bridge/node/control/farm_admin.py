@@ -415,5 +415,5 @@ def _entry(body: bytes) -> bytes:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise Refused(400, "bad-entry", f"an entry is one JSON object; this is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise Refused(400, "bad-entry", f"an entry is one JSON object, this is a {type(found).__name__}")
+        raise Refused(400, "bad-entry", f"an entry is one JSON object; this is JSON of type {type(found).__name__}")
     return body
