@@ -122,7 +122,7 @@ async def test_era_without_box_keeps_keys_without_alarm(farm_key: Path, era: int
 
 @each_case(("era", "used_at"), [(0, 1), (2**32, 1), (1, 2**64), (1, -1), (-1, 1)])
 def test_box_with_invalid_number_raises_one_error(era: int, used_at: int) -> None:
-    with pytest.raises(KeyBoxError, match="fits no box"):
+    with pytest.raises(KeyBoxError, match="cannot be in a box"):
         seal_key(EraKey(era, used_at, bytes(32)), public(1), b"12345678")
 
 
