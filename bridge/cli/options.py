@@ -57,6 +57,8 @@ class DashedCommand(click.Command):
 class NumberRange(click.FloatRange):
     """A range of numbers; click accepts NaN in every range."""
 
+    name = "number"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number."""
         number = float(super().convert(value, param, ctx))

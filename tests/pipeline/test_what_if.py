@@ -289,6 +289,7 @@ def test_options_limit_weighed_past_and_set_shares(output: Path) -> None:
         (("--left-at", "1.5"), "name a parameter to change, such as --gain 4"),
         (("--shares", "0.5", "0.5", "0.5"), "0.5 + 0.5 + 0.5 is not 1"),
         (("--gain", "nan"), "is not a number"),
+        (("--gain", "abc"), "'abc' is not a valid number."),
         (("--gain", "-1"), "is not in the range"),
         (("--report-weight", "0"), "is not in the range"),
         (("--gain", "3", "--left-at", "3"), "is not in the range"),
