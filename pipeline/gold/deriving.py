@@ -12,7 +12,10 @@ thread is stored. The run loop calls `check`, which raises it: the run ends as a
 start of one of Spark's Python processes, the thread retries instead (`lost_starts.py`).
 """
 
+import atexit
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -124,3 +127,11 @@ def running(deriving: Deriving, session: SparkSession | None) -> Iterator[None]:
         thread.join(END_S)
         if thread.is_alive():
             LOG.warning("the derived tables did not stop within %g s: the run ends without them", END_S)
+            atexit.register(_end_process)
+
+
+def _end_process() -> None:
+    """End the process with code 1. The end of Python would crash a thread that runs DuckDB or delta-rs."""
+    with suppress(OSError):
+        sys.stdout.flush()
+    os._exit(1)
