@@ -18,7 +18,6 @@ BOUNDED: dict[tuple[str, ...], str] = {
     ("bridge/wire/keys/curve_key.py", "to_z85"): "four: the digits of a group",
     ("consensus/core/replication/fetch_receiver.py", "succession_backoff_ms"): "clamped in the expression",
     ("consensus/protocols/garlic_farm/wire/proof.py", ""): "a constant",
-    ("consensus/protocols/kraft/wire/control_records.py", "_length"): "the shifts of a loop of at most ten bytes",
     ("consensus/protocols/kafka/wire/record_batches.py", "read_varint"): "the shifts of a loop of at most ten bytes",
     ("consensus/protocols/kafka/wire/serialization.py", "varint"): "the shifts of a loop of five bytes",
     ("consensus/protocols/zmq_raft/peer/peer_link.py", "query_members"): "a constant",

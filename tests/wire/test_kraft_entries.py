@@ -311,7 +311,7 @@ def voters_record(*, change: Callable[[bytes], bytes], version: int = 0) -> byte
         (voters_record(change=lambda value: value[:-1] + b"\x01\x00\x00"), "later version"),
         (voters_record(change=lambda value: value + b"\x00"), "trail"),
         (voters_record(change=lambda _: b"\x00\x00\x01\x00"), "is empty"),
-        (voters_record(change=lambda value: value[:2] + b"\xff\xff\xff\xff\x0f" + value[3:]), "elements"),
+        (voters_record(change=lambda value: value[:2] + b"\xff\xff\xff\xff\x07" + value[3:]), "elements"),
         (
             voters_record(change=lambda value: value.replace(b"\x00\x00\x00\x02\x02", b"\x00\x00\x00\x01\x02")),
             "duplicate",

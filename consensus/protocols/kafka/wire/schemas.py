@@ -123,6 +123,13 @@ def message_schema(api_key: ApiKey, version: int, direction: Direction) -> Messa
     return MessageSchema(_structure(theirs, own_class), flexible_header=theirs.__flexible__ and not old_header)
 
 
+@cache
+def record_structure(own_class: type[Struct], module: str) -> Structure:
+    """Return the schema of version 0 of a control record, from a module of kio."""
+    theirs = getattr(import_module(f"kio.schema.{module}.v0.data"), own_class.__name__)
+    return _structure(theirs, own_class)
+
+
 def message_class(api_key: ApiKey, direction: Direction) -> type[Any]:
     """Return the class of a message, the same for all versions."""
     request, response = import_module(f"{__package__}.messages_{api_key.subject}").MESSAGES[api_key]

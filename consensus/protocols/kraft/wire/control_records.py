@@ -11,21 +11,22 @@
     endpoint = name │ host │ port 2 │ tags           arrays and texts begin with length + 1, a varint without zigzag
 
 *LeaderChange is written in version 0 only.* Kafka's controllers stop at any other version, even standby controllers.
-Version 0 lacks directory ids, so a no-op contains only the ids of replicas (`ReplicaKey` without a directory). This
-also applies to the leader's own log, because entries must not differ between replicas. A record with other contents,
-such as tagged fields of a later Kafka, is not decoded: the core does not need a no-op's contents.
+Version 0 lacks directory ids, so a no-op contains only the ids of replicas. This also applies to the leader's own log,
+because entries must not differ between replicas. Other contents are not decoded: the core does not need them.
 
 *Voters* that cannot be decoded are refused, because the core could not use the configuration. The core's configuration
-lacks the kraft.versions that each voter supports. All present servers support 0 and 1. Other versions are stored as
-bytes with the configuration (`voters_of`): one pair of numbers for all voters, or one for each.
+lacks the kraft.versions of each voter. All present servers support 0 and 1. Other versions are stored as bytes with the
+configuration (`voters_of`): one pair of numbers for all voters, or one for each. kio's schemas define both records. A
+value must equal its encoded record; this refuses trailing bytes and tagged fields of a later Kafka.
 """
 
 import struct
-from collections.abc import Callable
 from typing import Final, TypeVar
+from uuid import UUID
+
+from msgspec import Struct
 
 from consensus.core.model import (
-    DIRECTORY_BYTES,
     Configuration,
     NoOp,
     ReplicaKey,
@@ -35,7 +36,9 @@ from consensus.core.model import (
     possible_configuration,
 )
 from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, KafkaWireError
-from consensus.protocols.kafka.wire.serialization import encode_varint
+from consensus.protocols.kafka.wire.schemas import Structure, record_structure
+from consensus.protocols.kafka.wire.serialization import Cursor, structure_reader, write_structure
+from consensus.protocols.kraft.wire.replica_names import directory_of, uuid_of
 
 LEADER_CHANGE: Final = 2
 SNAPSHOT_HEADER: Final = 3
@@ -46,18 +49,60 @@ KRAFT_VERSION_1: Final = b"\x00\x00\x00\x01\x00"
 """The value of a KRaftVersion record: version 0, level 1, without tagged fields."""
 
 _KEY: Final = struct.Struct(">hh")
-_LEADER_CHANGE: Final = struct.Struct(">hi")
 _HEADER: Final = struct.Struct(">hqB")
 _FOOTER: Final = b"\x00\x00\x00"
-_VERSION: Final = struct.Struct(">h")
-_ID: Final = struct.Struct(">i")
-_PORT: Final = struct.Struct(">H")
 _FEATURES: Final = struct.Struct(">hh")
 _USUAL_FEATURES: Final = _FEATURES.pack(0, 1)
-_NO_TAGS: Final = b"\x00"
+_VERSION_BYTES: Final = 2
 _NO_LEADER: Final = -1
-_NO_DIRECTORY: Final = bytes(DIRECTORY_BYTES)
-_Element = TypeVar("_Element")
+_MAX_ELEMENTS: Final = DEFAULT_LIMITS.max_voters * (1 + DEFAULT_LIMITS.max_listeners)
+_Record = TypeVar("_Record", "LeaderChangeMessage", "VotersRecord")
+
+
+class LeaderChangeVoter(Struct, frozen=True):
+    """The id of a voter."""
+
+    voter_id: int
+
+
+class LeaderChangeMessage(Struct, frozen=True, kw_only=True):
+    """The value of a LeaderChange record, as in Kafka's schema."""
+
+    version: int = 0
+    leader_id: int
+    voters: tuple[LeaderChangeVoter, ...]
+    granting_voters: tuple[LeaderChangeVoter, ...]
+
+
+class VoterEndpoint(Struct, frozen=True):
+    """A listener of a voter."""
+
+    name: str
+    host: str
+    port: int
+
+
+class KRaftVersions(Struct, frozen=True):
+    """The least and the greatest kraft.version that a voter supports."""
+
+    min_supported_version: int
+    max_supported_version: int
+
+
+class Voter(Struct, frozen=True):
+    """A voter in a Voters record."""
+
+    voter_id: int
+    voter_directory_id: UUID
+    endpoints: tuple[VoterEndpoint, ...]
+    k_raft_version_feature: KRaftVersions
+
+
+class VotersRecord(Struct, frozen=True, kw_only=True):
+    """The value of a Voters record, as in Kafka's schema."""
+
+    version: int = 0
+    voters: tuple[Voter, ...]
 
 
 def control_key(control_type: int) -> bytes:
@@ -90,24 +135,26 @@ def snapshot_footer() -> bytes:
 
 def leader_change_value(no_op: NoOp) -> bytes:
     """Return the value of the LeaderChange record of a no-op; raises `KafkaWireError` if it cannot be expressed."""
-    leader = _NO_LEADER if no_op.leader is None else _bare_id(no_op.leader)
-    voters = [_ID.pack(_bare_id(each)) + _NO_TAGS for each in no_op.voters]
-    granted = [_ID.pack(_bare_id(each)) + _NO_TAGS for each in no_op.granted_by]
-    return _LEADER_CHANGE.pack(0, leader) + _array(voters) + _array(granted) + _NO_TAGS
+    return _encoded(
+        LeaderChangeMessage(
+            leader_id=_NO_LEADER if no_op.leader is None else _bare_id(no_op.leader),
+            voters=tuple(LeaderChangeVoter(_bare_id(each)) for each in no_op.voters),
+            granting_voters=tuple(LeaderChangeVoter(_bare_id(each)) for each in no_op.granted_by),
+        )
+    )
 
 
 def no_op_of(value: bytes) -> NoOp | None:
     """Return the no-op in a LeaderChange of version 0; None for other contents."""
-    reader = _ValueReader(value)
     try:
-        version, leader = reader.take(_LEADER_CHANGE)
-        voters = reader.array(lambda: _member(reader))
-        granted = reader.array(lambda: _member(reader))
-        reader.end()
+        record = _decoded(LeaderChangeMessage, value)
     except KafkaWireError:
         return None
-    if version or leader < _NO_LEADER:
+    leader, lists = record.leader_id, (record.voters, record.granting_voters)
+    is_possible = leader >= _NO_LEADER and all(each.voter_id >= 0 for voters in lists for each in voters)
+    if record.version or not is_possible or max(map(len, lists)) > DEFAULT_LIMITS.max_voters:
         return None
+    voters, granted = (tuple(ReplicaKey(each.voter_id) for each in voters) for voters in lists)
     return NoOp(None if leader == _NO_LEADER else ReplicaKey(leader), voters, granted)
 
 
@@ -124,11 +171,8 @@ def voters_value(configuration: Configuration, features: bytes = b"") -> bytes:
         features *= len(voters)
     if len(features) != _FEATURES.size * len(voters):
         raise KafkaWireError("the number of versions in a configuration differs from the number of its voters")
-    parts = [
-        _voter(voter) + features[_FEATURES.size * at : _FEATURES.size * (at + 1)] + _NO_TAGS + _NO_TAGS
-        for at, voter in enumerate(voters)
-    ]
-    return _VERSION.pack(0) + _array(parts) + _NO_TAGS
+    versions = _FEATURES.iter_unpack(features)
+    return _encoded(VotersRecord(voters=tuple(map(_voter, voters, versions))))
 
 
 def voters_of(version: int, value: bytes) -> tuple[Configuration, bytes]:
@@ -136,17 +180,15 @@ def voters_of(version: int, value: bytes) -> tuple[Configuration, bytes]:
 
     Raises `KafkaWireError`.
     """
-    reader = _ValueReader(value)
-    (inner,) = reader.take(_VERSION)
+    inner = int.from_bytes(value[:_VERSION_BYTES], signed=True)
     if version or inner:
         raise KafkaWireError(f"a Voters record has version {max(version, inner)}; only version 0 is understood here")
-    voters = reader.array(lambda: _read_voter(reader))
-    reader.end()
-    configuration = Configuration(tuple(server for server, _ in voters))
-    features = [each for _, each in voters]
-    ids = {_bare_id(server.server_id) for server, _ in voters}
-    if not possible_configuration(configuration) or len(ids) != len(voters):
+    voters = _decoded(VotersRecord, value).voters
+    configuration = Configuration(tuple(map(_server_of, voters)))
+    if not possible_configuration(configuration) or len({each.voter_id for each in voters}) != len(voters):
         raise KafkaWireError("a Voters record is empty, or has a duplicate or invalid voter, or too many")
+    supported = [each.k_raft_version_feature for each in voters]
+    features = [_FEATURES.pack(each.min_supported_version, each.max_supported_version) for each in supported]
     if len(set(features)) > 1:
         return configuration, b"".join(features)
     return configuration, b"" if features[0] == _USUAL_FEATURES else features[0]
@@ -168,120 +210,53 @@ def _bare_id(server_id: ServerId) -> int:
     return server_id.id
 
 
-def _voter(server: Server) -> bytes:
+def _voter(server: Server, versions: tuple[int, int]) -> Voter:
     listeners = server.listeners
     if server.endpoint != (listeners[0][1] if listeners else ""):
         raise KafkaWireError(f"server {server.server_id} has another endpoint than its first listener")
-    endpoints = []
-    for name, where in listeners:
-        host, port = endpoint_of(where)
-        try:
-            endpoints.append(_text(name) + _text(host) + _PORT.pack(port) + _NO_TAGS)
-        except struct.error as error:
-            raise KafkaWireError(f"port {port} of server {server.server_id} is out of range") from error
-    number = _ID.pack(_bare_id(server.server_id))
-    directory = server.server_id.directory if isinstance(server.server_id, ReplicaKey) else b""
-    return number + (directory or _NO_DIRECTORY) + _array(endpoints)
+    places = [(name, *endpoint_of(where)) for name, where in listeners]
+    return Voter(
+        voter_id=_bare_id(server.server_id),
+        voter_directory_id=uuid_of(server.server_id.directory if isinstance(server.server_id, ReplicaKey) else b""),
+        endpoints=tuple(VoterEndpoint(name=name, host=host, port=port) for name, host, port in places),
+        k_raft_version_feature=KRaftVersions(*versions),
+    )
 
 
-def _read_voter(reader: "_ValueReader") -> tuple[Server, bytes]:
-    (number,) = reader.take(_ID)
-    directory = reader.take_bytes(DIRECTORY_BYTES)
-    listeners = reader.array(lambda: _read_endpoint(reader), DEFAULT_LIMITS.max_listeners)
-    features = reader.take_bytes(_FEATURES.size)
-    reader.no_tags()
-    reader.no_tags()
-    if number < 0:
-        raise KafkaWireError(f"a Voters record names a voter {number}")
-    key = ReplicaKey(number, b"" if directory == _NO_DIRECTORY else directory)
-    return Server(key, listeners[0][1] if listeners else "", listeners), features
+def _server_of(voter: Voter) -> Server:
+    """Return the server of a voter; raises `KafkaWireError`."""
+    texts = [text.encode() for each in voter.endpoints for text in (each.name, each.host)]
+    if (
+        len(voter.endpoints) > DEFAULT_LIMITS.max_listeners
+        or max(map(len, texts), default=0) > DEFAULT_LIMITS.max_text_bytes
+    ):
+        raise KafkaWireError(
+            f"voter {voter.voter_id} of a Voters record has too many listeners, or a text that is too long"
+        )
+    if voter.voter_id < 0:
+        raise KafkaWireError(f"a Voters record names a voter {voter.voter_id}")
+    listeners = tuple((each.name, endpoint_text(each.host, each.port)) for each in voter.endpoints)
+    for _, where in listeners:
+        endpoint_of(where)
+    key = ReplicaKey(voter.voter_id, directory_of(voter.voter_directory_id))
+    return Server(key, listeners[0][1] if listeners else "", listeners)
 
 
-def _read_endpoint(reader: "_ValueReader") -> tuple[str, str]:
-    name, host = reader.text(), reader.text()
-    (port,) = reader.take(_PORT)
-    reader.no_tags()
-    where = endpoint_text(host, port)
-    endpoint_of(where)
-    return name, where
+def _structure_of(kind: type[Struct]) -> Structure:
+    return record_structure(kind, "voters_record" if kind is VotersRecord else "leader_change_message")
 
 
-def _member(reader: "_ValueReader") -> ReplicaKey:
-    (number,) = reader.take(_ID)
-    reader.no_tags()
-    if number < 0:
-        raise KafkaWireError(f"a LeaderChange names a voter {number}")
-    return ReplicaKey(number)
+def _encoded(record: LeaderChangeMessage | VotersRecord) -> bytes:
+    parts: list[bytes] = []
+    write_structure(_structure_of(type(record)), record, parts)
+    return b"".join(parts)
 
 
-def _array(parts: list[bytes]) -> bytes:
-    return _length(len(parts)) + b"".join(parts)
-
-
-def _text(text: str) -> bytes:
-    try:
-        data = text.encode()
-    except UnicodeEncodeError as error:
-        raise KafkaWireError(f"{text!r} is not text that Kafka's log can contain") from error
-    return _length(len(data)) + data
-
-
-def _length(count: int) -> bytes:
-    return encode_varint(count + 1)
-
-
-class _ValueReader:
-    """Reads the value of a control record; raises `KafkaWireError` for an invalid one."""
-
-    def __init__(self, value: bytes) -> None:
-        self._value = value
-        self._at = 0
-
-    def take(self, fields: struct.Struct) -> tuple[int, ...]:
-        return fields.unpack(self.take_bytes(fields.size))
-
-    def take_bytes(self, count: int) -> bytes:
-        taken = self._value[self._at : self._at + count]
-        if len(taken) != count:
-            raise KafkaWireError("a control record is cut off")
-        self._at += count
-        return taken
-
-    def array(self, element: Callable[[], _Element], limit: int = DEFAULT_LIMITS.max_voters) -> tuple[_Element, ...]:
-        count = self._length()
-        if count > limit:
-            raise KafkaWireError(f"a control record has {count} elements, of {limit} at most")
-        return tuple([element() for _ in range(count)])
-
-    def text(self) -> str:
-        length = self._length()
-        if length > DEFAULT_LIMITS.max_text_bytes:
-            raise KafkaWireError(f"a text in a control record has {length} bytes")
-        try:
-            return self.take_bytes(length).decode()
-        except UnicodeDecodeError as error:
-            raise KafkaWireError("a control record contains invalid text") from error
-
-    def no_tags(self) -> None:
-        if self.take_bytes(1) != _NO_TAGS:
-            raise KafkaWireError("a control record has fields of a later version of Kafka, not understood here")
-
-    def end(self) -> None:
-        self.no_tags()
-        if self._at != len(self._value):
-            raise KafkaWireError("bytes trail a control record")
-
-    def _length(self) -> int:
-        """Return the length of an array or a text; refuse null and leading zeros."""
-        number, shift = 0, 0
-        while True:
-            (byte,) = self.take_bytes(1)
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:  # noqa: PLR2004 - the bit of a further byte
-                break
-            shift += 7
-            if shift > 28:  # noqa: PLR2004 - five bytes of seven bits
-                raise KafkaWireError("a length in a control record has more than 32 bits")
-        if not number or (shift and not byte):
-            raise KafkaWireError("an array or a text in a control record is null, or its length has zeros in front")
-        return number - 1
+def _decoded(kind: type[_Record], value: bytes) -> _Record:
+    """Return the record of a value in its only form; raises `KafkaWireError`."""
+    record: _Record = structure_reader(_structure_of(kind))(Cursor(value, 0, _MAX_ELEMENTS))
+    if _encoded(record) != value:
+        raise KafkaWireError(
+            "a control record has trailing bytes, or fields of a later version of Kafka, not understood here"
+        )
+    return record
