@@ -20,6 +20,8 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, assert_never
 
+from msgspec import Struct
+
 from consensus.core.model import Configuration, Entry, EntryKind, NoOp, ReplicaKey, Server, ServerId, Term, possible_id
 
 ENTRY_HEAD: Final = struct.Struct(">QBI")
@@ -30,11 +32,8 @@ _NO_OP: Final = struct.Struct(">iHH")
 _NO_LEADER: Final = 0
 _COMPACT_LIMIT: Final = 2**31
 _GENERAL: Final = 2**16 - 1
-_HEADED: Final = struct.Struct(">HB")
-_ANNOUNCES_HEAD: Final = 2**16 - 2
 _GENERAL_NO_OP: Final = -_COMPACT_LIMIT
-_HEADED_NO_OP: Final = struct.Struct(">iB")
-_ANNOUNCES_NO_OP_HEAD: Final = struct.pack(">i", 1 - _COMPACT_LIMIT)
+_HEAD_BYTES_MAX: Final = 255
 _INTEGER: Final = 1
 _TEXT: Final = 2
 _KEY: Final = 3
@@ -45,6 +44,36 @@ _KEY_ID: Final = struct.Struct(">BQB")
 
 class EntryDataError(ValueError):
     """Invalid bytes of an entry, or a value that cannot be encoded; the text is the reason."""
+
+
+class _ProtocolHead(Struct, frozen=True):
+    """The form of a protocol head: a mark, the length in one byte, the head."""
+
+    kind: str
+    mark: bytes
+
+    def encode(self, head: bytes) -> bytes:
+        """Return the form of a head, or nothing for an empty one; raises `EntryDataError`."""
+        if len(head) > _HEAD_BYTES_MAX:
+            raise EntryDataError(
+                f"the head of a {self.kind} has {len(head)} bytes; at most {_HEAD_BYTES_MAX} are stored"
+            )
+        return self.mark + bytes([len(head)]) + head if head else b""
+
+    def split(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return the head, which may be empty, and the bytes after it; raises `EntryDataError`."""
+        if not data.startswith(self.mark):
+            return b"", data
+        begin = len(self.mark) + 1
+        length = data[begin - 1] if len(data) >= begin else 0
+        head, rest = data[begin : begin + length], data[begin + length :]
+        if not head or len(head) != length or rest.startswith(self.mark):
+            raise EntryDataError(f"the head of a {self.kind} is cut off, empty or doubled")
+        return head, rest
+
+
+_OF_CONFIGURATION: Final = _ProtocolHead("configuration", struct.pack(">H", _GENERAL - 1))
+_OF_NO_OP: Final = _ProtocolHead("no-op", struct.pack(">i", _GENERAL_NO_OP + 1))
 
 
 def encode_group(entries: Sequence[Entry]) -> bytes:
@@ -92,59 +121,24 @@ def configuration_entry(term: Term, configuration: Configuration, head: bytes = 
 
     `head` has at most 255 bytes of the protocol, such as the id of the request for the change.
     """
-    return Entry(term, EntryKind.CONFIGURATION, _encode_head(head) + encode_configuration(configuration))
+    return Entry(term, EntryKind.CONFIGURATION, _OF_CONFIGURATION.encode(head) + encode_configuration(configuration))
 
 
 def configuration_head(data: bytes) -> bytes:
     """Return the head of an encoded configuration, which may be empty; raises `EntryDataError`."""
-    head, _ = _split_head(data)
+    head, _ = _OF_CONFIGURATION.split(data)
     return head
-
-
-def _encode_head(head: bytes) -> bytes:
-    try:
-        return _HEADED.pack(_ANNOUNCES_HEAD, len(head)) + head if head else b""
-    except struct.error as error:
-        raise EntryDataError(f"the head of a configuration has {len(head)} bytes; at most 255 are stored") from error
-
-
-def _split_head(data: bytes) -> tuple[bytes, bytes]:
-    if data[: _COUNT.size] != _COUNT.pack(_ANNOUNCES_HEAD):
-        return b"", data
-    length = data[_COUNT.size] if len(data) > _COUNT.size else 0
-    head, rest = data[_HEADED.size : _HEADED.size + length], data[_HEADED.size + length :]
-    if not head or len(head) != length or rest[: _COUNT.size] == _COUNT.pack(_ANNOUNCES_HEAD):
-        raise EntryDataError("the head of a configuration is cut off, empty or doubled")
-    return head, rest
 
 
 def no_op_entry(term: Term, no_op: NoOp, head: bytes = b"") -> Entry:
     """Return a no-op entry; raises `EntryDataError` if it names too many servers. `head` as for a configuration."""
-    return Entry(term, EntryKind.NO_OP, _encode_no_op_head(head) + encode_no_op(no_op))
+    return Entry(term, EntryKind.NO_OP, _OF_NO_OP.encode(head) + encode_no_op(no_op))
 
 
 def no_op_head(data: bytes) -> bytes:
     """Return the head of an encoded no-op, which may be empty; raises `EntryDataError`."""
-    head, _ = _split_no_op_head(data)
+    head, _ = _OF_NO_OP.split(data)
     return head
-
-
-def _encode_no_op_head(head: bytes) -> bytes:
-    try:
-        return _HEADED_NO_OP.pack(1 - _COMPACT_LIMIT, len(head)) + head if head else b""
-    except struct.error as error:
-        raise EntryDataError(f"the head of a no-op has {len(head)} bytes; at most 255 are stored") from error
-
-
-def _split_no_op_head(data: bytes) -> tuple[bytes, bytes]:
-    if not data.startswith(_ANNOUNCES_NO_OP_HEAD):
-        return b"", data
-    begin = _HEADED_NO_OP.size
-    length = data[begin - 1] if len(data) >= begin else 0
-    head, rest = data[begin : begin + length], data[begin + length :]
-    if not head or len(head) != length or rest.startswith(_ANNOUNCES_NO_OP_HEAD):
-        raise EntryDataError("the head of a no-op is cut off, empty or doubled")
-    return head, rest
 
 
 def configuration_in(entry: Entry) -> Configuration | None:
@@ -228,7 +222,7 @@ def _encode_any_server(server: Server) -> bytes:
 
 def decode_configuration(data: bytes) -> Configuration:
     """Decode the result of `encode_configuration`, ignoring a head; raises `EntryDataError`."""
-    _, data = _split_head(data)
+    _, data = _OF_CONFIGURATION.split(data)
     if data[: _COUNT.size] != _COUNT.pack(_GENERAL):
         return _decode_lists(data, 0, _decode_server)
     configuration = _decode_lists(data, _COUNT.size, _decode_any_server)
@@ -306,7 +300,7 @@ def encode_no_op(no_op: NoOp) -> bytes:
 
 def decode_no_op(data: bytes) -> NoOp:
     """Decode the result of `encode_no_op`, ignoring a head; raises `EntryDataError`."""
-    _, data = _split_no_op_head(data)
+    _, data = _OF_NO_OP.split(data)
     try:
         first, voters, granted = _NO_OP.unpack_from(data)
         if first == _GENERAL_NO_OP:
