@@ -17,10 +17,10 @@ import trio
 
 from consensus.protocols.garlic_farm.node.connectors import Reached, TlsConnector
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
-from consensus.protocols.garlic_farm.node.membership_client import request_addition
 from consensus.protocols.garlic_farm.wire.messages import EXCHANGES, MessageType
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, ValueType
 from tests.node.loopback_group import LoopbackGroup, until
+from tests.node.membership_client import request_addition
 
 ALICE, CHARLIE = 4, 1
 HEAD_END = b"\r\n\r\n"

@@ -220,7 +220,6 @@ SMALL: dict[tuple[str, str], str] = {
     ("consensus/net/tls_stream.py", "aclose"): "the alert that ends TLS",
     ("consensus/protocols/garlic_farm/node/connection.py", "_send"): "replies of some 40 bytes",
     ("consensus/protocols/garlic_farm/node/membership.py", "request_leave"): "one request without entries",
-    ("consensus/protocols/garlic_farm/node/membership_client.py", "_call_leader"): "one server's name and address",
     ("consensus/protocols/kraft/operators/quorum_client.py", "_exchange"): "a description of the quorum",
     ("consensus/protocols/kraft/replica/identification.py", "identify"): "a description of the quorum",
     ("consensus/protocols/zmq_raft/peer/compaction.py", "compact"): "pipes to a program of this machine",

@@ -15,11 +15,11 @@ from consensus.core.options import Options
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.client_connection import Lost
 from consensus.protocols.garlic_farm.node.membership import MemberRequests, MembershipOptions
-from consensus.protocols.garlic_farm.node.membership_client import join, request_addition, request_removal
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, Configuration, LogEntry, LogPack
 from tests.node.loopback_group import CALM, PATIENT, LoopbackGroup, Run, Service, until
+from tests.node.membership_client import join, request_addition, request_removal
 from tests.node.raw_offset_server import RawOffsetServer
 
 LONG_S = 120

@@ -16,11 +16,11 @@ from consensus.core.effects import Role
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from consensus.protocols.garlic_farm.node.joining_peers import PACKED_ENTRIES_MAX
-from consensus.protocols.garlic_farm.node.membership_client import request_addition, request_removal
 from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.values import ClusterServer
 from tests.node.loopback_group import CALM, LoopbackGroup, Service
+from tests.node.membership_client import request_addition, request_removal
 from tests.node.raw_offset_server import RawOffsetServer, RequestKind
 from tests.node.test_joining import client_as_server, group, leading, submit, until_level, until_members
 

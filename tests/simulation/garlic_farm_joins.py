@@ -26,11 +26,11 @@ import trio
 from consensus.core.effects import Outcome
 from consensus.core.model import Index, LogId
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
-from consensus.protocols.garlic_farm.node.membership_client import join, request_removal
 from consensus.protocols.garlic_farm.wire.values import ClusterServer
 from consensus.sessions.client import ExactlyOnceClient
 from consensus.sessions.dedup_state_machine import OPENING_ENTRY, request_entry
 from tests.node.loopback_group import CALM, LoopbackGroup, Run, Service, until
+from tests.node.membership_client import join, request_removal
 from tests.simulation.consensus.linearizability import NOTHING, Operation, Verdict, judge
 
 FOURTH, FIFTH = 4, 5
