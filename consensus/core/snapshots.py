@@ -26,7 +26,7 @@ from consensus.core.effects import CheckSnapshot, Compact, ReadSnapshot, StoreCh
 from consensus.core.events import SnapshotChecked, SnapshotRead
 from consensus.core.features import Strategy
 from consensus.core.messages import FetchSnapshot, FetchSnapshotReply, InstallSnapshot, RefusalReason, SnapshotReply
-from consensus.core.model import Configuration, Index, LogId, Milliseconds, ServerId, SnapshotDescription, Term
+from consensus.core.model import Index, LogId, Milliseconds, ServerId, SnapshotDescription, Term
 from consensus.core.replica import Replica
 
 MAX_CHUNKS_WITHOUT_REPLY = 17
@@ -230,20 +230,6 @@ class IncomingSnapshot(Struct):
         return (self.term, self.last) == (term, last)
 
 
-class ReceivedChunk(Struct, frozen=True, kw_only=True):
-    """A chunk of the snapshot of `last` from the leader of our term."""
-
-    term: Term
-    leader: ServerId
-    last: LogId
-    offset: int
-    data: bytes
-    done: bool
-    correlation: int
-    configuration: Configuration | None = None
-    """The configuration in the leader's message, if any; a fetched snapshot contains its own."""
-
-
 class SnapshotReceiver:
     """Receives the leader's snapshot, one transfer at a time."""
 
@@ -264,7 +250,7 @@ class SnapshotReceiver:
         self.abandon()
         self.incoming = IncomingSnapshot(term, leader, last)
 
-    def receive(self, chunk: ReceivedChunk) -> None:
+    def receive(self, chunk: InstallSnapshot) -> None:
         """Process a chunk from the leader of our term."""
         if self._is_superfluous(chunk.last):
             self.abandon()
@@ -322,7 +308,7 @@ class SnapshotReceiver:
         self._replica.applier.commit_up_to(last.index)
         self._answer_installed(leader, correlation, 0, self._replica.log.writing_number)
 
-    def _problem_of(self, incoming: IncomingSnapshot, chunk: ReceivedChunk) -> Drop | None:
+    def _problem_of(self, incoming: IncomingSnapshot, chunk: InstallSnapshot) -> Drop | None:
         if chunk.offset != incoming.received or incoming.check_id is not None:
             return Drop.SNAPSHOT_CHUNK_OFFSET
         if incoming.number > self._replica.durable_number:
@@ -333,15 +319,14 @@ class SnapshotReceiver:
             return Drop.SNAPSHOT_CHUNK_DISK_FULL
         return None
 
-    def _store(self, incoming: IncomingSnapshot, chunk: ReceivedChunk) -> None:
+    def _store(self, incoming: IncomingSnapshot, chunk: InstallSnapshot) -> None:
         replica = self._replica
         stored = StoreChunk(chunk.last, chunk.offset, chunk.data)
         incoming.number = replica.outbox.stage_snapshot(stored)
         incoming.received += len(chunk.data)
         if chunk.done:
             incoming.check_id, incoming.correlation = replica.applier.next_read_id(), chunk.correlation
-            configuration = chunk.configuration or replica.log.configuration
-            replica.outbox.add(CheckSnapshot(incoming.check_id, chunk.last, configuration))
+            replica.outbox.add(CheckSnapshot(incoming.check_id, chunk.last, chunk.configuration))
             return
         reply = SnapshotReply(
             term=replica.term,

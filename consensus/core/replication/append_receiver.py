@@ -31,7 +31,7 @@ from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot,
 from consensus.core.model import Index, LogId, ServerId, Term
 from consensus.core.replica import Replica
 from consensus.core.roles import ServerRole
-from consensus.core.snapshots import ReceivedChunk, SnapshotReceiver
+from consensus.core.snapshots import SnapshotReceiver
 
 
 class AppendReceiver:
@@ -51,17 +51,7 @@ class AppendReceiver:
             case AppendEntries():
                 append(self._replica, request)
             case InstallSnapshot():
-                chunk = ReceivedChunk(
-                    term=request.term,
-                    leader=request.leader,
-                    last=request.last,
-                    offset=request.offset,
-                    data=request.data,
-                    done=request.done,
-                    correlation=request.correlation,
-                    configuration=request.configuration,
-                )
-                self._snapshots.receive(chunk)
+                self._snapshots.receive(request)
             case _:
                 assert_never(request)
 

@@ -36,6 +36,7 @@ from consensus.core.messages import (
     FetchRequest,
     FetchSnapshot,
     FetchSnapshotReply,
+    InstallSnapshot,
     RefusalReason,
 )
 from consensus.core.model import LogId, Milliseconds, ServerId
@@ -43,7 +44,7 @@ from consensus.core.replica import Replica
 from consensus.core.replication.fetch_leader import refuse_fetch
 from consensus.core.replication.fetch_schedule import FetchSchedule, PendingFetch
 from consensus.core.roles import ServerRole
-from consensus.core.snapshots import ReceivedChunk, SnapshotReceiver, refuse_fetch_snapshot
+from consensus.core.snapshots import SnapshotReceiver, refuse_fetch_snapshot
 
 
 def still_answers(last: LogId, pending: PendingFetch) -> bool:
@@ -107,10 +108,12 @@ def take_chunk(replica: Replica, snapshots: SnapshotReceiver, pending: PendingFe
     if not reply.data and not done:
         replica.dropped[Drop.EMPTY_SNAPSHOT_CHUNK] += 1
         return False
-    chunk = ReceivedChunk(
+    chunk = InstallSnapshot(
         term=reply.term,
         leader=pending.target,
         last=reply.snapshot,
+        # A fetched snapshot contains its own configuration; this one is a default.
+        configuration=replica.log.configuration,
         offset=reply.offset,
         data=reply.data,
         done=done,
