@@ -52,6 +52,13 @@ from pipeline.source.farms import OLDEST, SNAPSHOT
 ROWS_SHOWN = 60
 TRIGGER_SECONDS, BUCKET_TRIGGER_SECONDS = 5, 30
 DAY_MS = 86_400_000
+window_option = click.option(
+    "--window",
+    default=DEFAULT_WINDOW,
+    show_default=True,
+    callback=a_window,
+    help="The span of log time that each row covers.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,13 +143,7 @@ pipeline.add_command(what_if_alerts)
     show_default=True,
     help="The first entry of a new output directory: oldest, snapshot (with --directory), or an index.",
 )
-@click.option(
-    "--window",
-    default=DEFAULT_WINDOW,
-    show_default=True,
-    callback=a_window,
-    help="The span of log time that each row covers.",
-)
+@window_option
 @engine_options
 @click.option(
     "--trigger",
@@ -259,13 +260,7 @@ def run(*, place: LogPlace, engine: Engine, alerts: AlertPlace | None, **options
 @click.option("--from", "first", required=True, type=click.IntRange(min=1), help="The first index.")
 @click.option("--to", "last", required=True, type=click.IntRange(min=1), help="The last index.")
 @output_option("A separate directory. After an interruption the same command continues in it.", is_required=True)
-@click.option(
-    "--window",
-    default=DEFAULT_WINDOW,
-    show_default=True,
-    callback=a_window,
-    help="The span of log time that each row covers.",
-)
+@window_option
 @engine_options
 @click.option(
     "--entries-per-batch",
