@@ -57,7 +57,7 @@ FORMAT = ("format", "-c")
         (("--random-cluster-id", "-s", "-N"), "exclude each other"),
         (("--random-cluster-id", "-I", "1@a:1"), "write it as id@host:port:directory-id"),
         (("--random-cluster-id", "-I", "9@a:1:AAAAAAAAAAAAAAAAAAAAAQ"), "node.id 1 is not among the initial"),
-        (("--random-cluster-id", "-s", "-S", "PLAIN=[name=a,password=b]"), "user a has 'PLAIN'"),
+        (("--random-cluster-id", "-s", "-S", "PLAIN=[name=a,password=b]"), "user a has the mechanism 'PLAIN'"),
         (("--random-cluster-id", "-s", "--set", "num.partitions=1"), "num.partitions is not a setting of this server"),
         (("--random-cluster-id", "-s", "--set", "x"), "write it as name=value"),
         (("--random-cluster-id", "-s", "--set", "node.id=x"), "node.id is 'x': put a whole number there"),

@@ -65,8 +65,8 @@ def test_server_logs_in_by_its_listener_settings(prefix: str) -> None:
     ("more", "message"),
     [
         ({"ssl.keystore.location": "x"}, "SASL_PLAINTEXT ignores ssl.keystore.location"),
-        ({"sasl.enabled.mechanisms": "PLAIN"}, "sasl.enabled.mechanisms has 'PLAIN'"),
-        ({"sasl.mechanism.controller.protocol": "GSSAPI"}, "sasl.mechanism.controller.protocol has 'GSSAPI'"),
+        ({"sasl.enabled.mechanisms": "PLAIN"}, "sasl.enabled.mechanisms has the mechanism 'PLAIN'"),
+        ({"sasl.mechanism.controller.protocol": "GSSAPI"}, "controller.protocol has the mechanism 'GSSAPI'"),
         ({"sasl.jaas.config": "x"}, "sasl.jaas.config must be"),
         ({"sasl.kerberos.service.name": "x"}, "sasl.kerberos.service.name is not a setting"),
         ({"ssl.protocol": "TLSv1.2"}, "ssl.protocol is not a setting"),

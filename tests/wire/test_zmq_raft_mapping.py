@@ -53,7 +53,7 @@ def test_chunk_at_end_of_snapshot_is_last() -> None:
     assert isinstance(first, wire.InstallSnapshotRpc)
     assert isinstance(last, wire.InstallSnapshotRpc)
     assert (first.total_bytes, last.total_bytes) == (6, 6)
-    with pytest.raises(ZmqRaftError, match="a chunk that is not the last ends at 4 of 4 bytes"):
+    with pytest.raises(ZmqRaftError, match="the chunk ends at 4 of 4 bytes, but is not the last"):
         request_to_wire(FIRST_CHUNK, 21, IDENT, 4)
 
 

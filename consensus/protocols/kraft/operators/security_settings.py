@@ -8,15 +8,16 @@
              sasl.mechanism.controller.protocol     this server's mechanism for its login at the others
              sasl.jaas.config                       … and its user name and password
 
-As in Kafka, a name may begin with `listener.name.` and the name of the listener, in lower case. Before
-`sasl.jaas.config`, the name of a mechanism may follow. A tool has `security.protocol` and `sasl.mechanism` instead.
+As in Kafka, a name may begin with the name of the listener in lower case, and `sasl.jaas.config` also with a mechanism:
+`listener.name.controller.ssl.client.auth`, `listener.name.controller.scram-sha-512.sasl.jaas.config`. A tool does not
+have a listener. Its settings are `security.protocol`, the stores, `sasl.mechanism` and `sasl.jaas.config`.
 
-*Ineffective settings* under the chosen protocol are refused by name: a file with a keystore for a listener without TLS
-is a mistake. Stores are PEM files, which is not Kafka's default, so the type must be set: then the same settings have
-the same meaning in Kafka. TLS is always 1.3 and host names are always checked, so settings for these do not exist.
+*Settings without effect.* A setting that the protocol ignores is refused: a keystore for a listener without TLS is a
+mistake. Stores are PEM files, which is not Kafka's default, so the type must be set: then the same settings have the
+same meaning in Kafka. TLS is always 1.3 and host names are always checked, so settings for these do not exist.
 
-*Users.* Kafka keeps the users of SCRAM in its metadata, which this server does not interpret. Here they are in a file
-of the directory, made by `format --add-scram` (`quorum_directory`).
+*Users.* Kafka stores the users of SCRAM in its metadata, which this server does not interpret. Here they are in a file
+of the server's directory, made by `format --add-scram` (`quorum_directory`).
 """
 
 import re
@@ -163,7 +164,10 @@ def _protocol_of(text: str, listener: str) -> str:
 
 
 def _of_listener(settings: Mapping[str, str], listener: str) -> dict[str, str]:
-    """Return the settings without the prefixes that name their listener."""
+    """Return the settings under their names without listener and mechanism.
+
+    Raises `SettingsError` for an unknown setting, mechanism or listener, and for a setting that occurs twice.
+    """
     prefix, own = f"listener.name.{listener.lower()}.", dict[str, str]()
     for name, text in settings.items():
         bare = name.removeprefix(prefix)
@@ -184,7 +188,7 @@ def _of_listener(settings: Mapping[str, str], listener: str) -> dict[str, str]:
 def _check_effect(own: Mapping[str, str], protocol: str, of_ssl: frozenset[str], of_sasl: frozenset[str]) -> None:
     idle = own.keys() & ((of_ssl if "SSL" not in protocol else set()) | (of_sasl if "SASL" not in protocol else set()))
     if idle:
-        raise SettingsError(f"{protocol} ignores {min(idle)}: remove it, or choose another protocol for the listener")
+        raise SettingsError(f"{protocol} ignores {min(idle)}: remove it, or choose another protocol")
 
 
 def _stores(own: Mapping[str, str]) -> tuple[Path | None, Path | None]:
@@ -215,11 +219,11 @@ def _mechanism(name: str, text: str) -> Mechanism:
         return Mechanism(text)
     except ValueError:
         known = " or ".join(each.value for each in Mechanism)
-        raise SettingsError(f"{name} has {text!r}: this server knows {known}") from None
+        raise SettingsError(f"{name} has the mechanism {text!r}: use {known}") from None
 
 
 def _one_of(own: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> str:
     text = own.get(name, default)
     if text not in allowed:
-        raise SettingsError(f"{name} is {text!r}: put one of {', '.join(allowed)} there")
+        raise SettingsError(f"{name} is {text!r}: use one of {', '.join(allowed)}")
     return text

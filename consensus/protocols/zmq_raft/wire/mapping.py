@@ -1,4 +1,4 @@
-"""Maps the core's messages to the messages of ØMQ Raft's peers, and back.
+"""The core's messages as messages of ØMQ Raft's peers, and back. *The package* is the npm package `zmq-raft`.
 
     core                              wire
     RequestVote, VoteReply            RequestVote and its response
@@ -6,9 +6,9 @@
     AppendReply, success              success, if it covers all sent entries; otherwise no response
     AppendReply, failure              failure; the hint is the conflict's index, if it lies below the sent entries
     InstallSnapshot                   InstallSnapshot with the whole size, and without the configuration
-    SnapshotReply, accepted           response without an offset; to the last chunk: the snapshot is installed
-    SnapshotReply, refused            response with the wanted offset; none if it equals the sent one
-    both, of a lower term              no response: this leader is refused, and must not count the reply
+    SnapshotReply, accepted           response without an offset; to the last chunk only if the snapshot is installed
+    SnapshotReply, refused            response with the wanted offset; in the same term, none if it is the chunk's
+    reply below the request's term    no response: the follower refused the request, so the leader must not process it
     correlation                       message id, chosen by the transport
 
 The reason for omitted replies is in docs/explanation/other-protocols.md, 'ØMQ Raft'.
@@ -16,8 +16,8 @@ The reason for omitted replies is in docs/explanation/other-protocols.md, 'ØMQ 
 *A missing conflict index.* The package sends an index only if the follower's log ends before `previous`. Otherwise the
 entry at `previous` has another term, and the leader tries one entry earlier.
 
-The transport adds the snapshot's size when sending, and the configuration at its last entry when receiving. The
-protocol lacks messages for fetches, pre-votes and TimeoutNow; `ZMQ_RAFT` in `core.features` excludes them.
+The transport adds the snapshot's size when sending, and the configuration at the snapshot's last entry when receiving.
+The protocol lacks messages for fetches, pre-votes and TimeoutNow; `ZMQ_RAFT` in `core.features` excludes them.
 """
 
 from typing import assert_never
@@ -40,7 +40,8 @@ def request_to_wire(
 ) -> wire.PeerRequest:
     """Return the wire form of a request to a peer; `snapshot_bytes` is the size of a chunk's whole snapshot.
 
-    Raises `ZmqRaftError` for a request without a message in the protocol.
+    Raises `ZmqRaftError` for a request without a message in the protocol, and for an id of another protocol. An earlier
+    chunk must not reach the snapshot's end.
     """
     match request:
         case core.AppendEntries(term=term, leader=leader, previous=previous, entries=entries, commit=commit):
@@ -66,7 +67,8 @@ def request_to_wire(
         case core.InstallSnapshot(term=term, leader=leader, last=last, offset=offset, data=data):
             total_bytes = offset + len(data) if request.done else snapshot_bytes
             if not request.done and offset + len(data) >= total_bytes:
-                raise ZmqRaftError(f"a chunk that is not the last ends at {offset + len(data)} of {total_bytes} bytes")
+                end = offset + len(data)
+                raise ZmqRaftError(f"the chunk ends at {end} of {total_bytes} bytes, but is not the last")
             return wire.InstallSnapshotRpc(
                 message_id=message_id,
                 ident=ident,
@@ -85,7 +87,7 @@ def request_to_wire(
 def request_from_wire(
     request: wire.PeerRequest, correlation: int, snapshot_configuration: Configuration
 ) -> core.Request:
-    """Return the core form of a peer's request; the configuration is the one in force at a snapshot's last entry."""
+    """Return the core form of a peer's request; `snapshot_configuration` is in effect at a snapshot's last entry."""
     match request:
         case wire.AppendEntriesRpc():
             previous = LogId(request.previous_index, request.previous_term)
@@ -185,8 +187,8 @@ def _snapshot_reply_to_wire(
     if reply.term < request.term:
         return None
     if reply.accepted:
-        # A leader of the package ignores a larger offset and continues to send; it accepts the end only after its last
-        # chunk.
+        # The protocol cannot report an installation early. A leader of the package sends all chunks, and regards the
+        # snapshot as installed after the response to the last one.
         unfinished = is_last_chunk(request) and not reply.installed
         return None if unfinished else wire.InstallSnapshotResponse(request.message_id, reply.term)
     if reply.term == request.term and reply.next_offset == request.offset:
