@@ -1,13 +1,14 @@
-"""The damage in an output directory: tables without some rows of their batches, and a checkpoint of another age.
+"""The damage in an output directory: lost or surplus rows, unread entries, and records that do not fit the tables.
 
     table `ranges`       entries and rows of each batch ──▶ rows that a base table lacks, by farm and day ──▶ indexes
-    record of batches    the last entry of each farm    ──▶ entries after the last row of `ranges`        ──▶ indexes
+    record of batches    the last entry of each farm    ──▶ gaps of `ranges` up to this entry             ──▶ indexes
     the table's log      rows that it should have       ──▶ a lost commit; unreadable files
 
 Everything is read without the checks of `pipeline/tables/delta.py`, which refuse such tables. Nothing is changed.
 
-A missing row does not have an index. So the damage of a base table is the range of all entries of its farm and day, in
-all batches. After the range is read again, every table is correct, even if it already had some rows of the range.
+The counts show that a base table lacks rows, or has surplus rows, but not the indexes of these rows. So the damage is
+the range of all entries of this farm and day, in all batches. A repair reads the range again and replaces all its rows
+in every base table, also the undamaged ones.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,22 +45,25 @@ class Damage:
     """The findings about one output directory."""
 
     notes: BatchNotes = field(compare=False)
-    """The record of batches, made from the tables if the stored one has a fault."""
+    """The record of batches. If the stored record has a fault, this record is made from the tables."""
     unreadable: tuple[TableSpec, ...] = ()
     """Tables whose log cannot be read."""
     lost_files: Mapping[str, tuple[StoredFile, ...]] = field(default_factory=dict)
     """Missing or damaged data files, by table."""
     inexact: tuple[TableSpec, ...] = ()
-    """Tables with another number of rows, or an earlier last batch, than they should have."""
+    """Tables that lost commits.
+
+    The table is missing, its number of rows differs from its last commit, or the record of batches has a later batch.
+    """
     ranges: tuple[LostRange, ...] = ()
     checkpoint: str = ""
-    """The fault of the checkpoint; empty if it fits."""
+    """The fault of the checkpoint; empty if it fits the record of batches, or if that record has a fault."""
     events: str = ""
     """The fault of the table `events` or of its checkpoint."""
     derived: tuple[str, ...] = ()
-    """Damaged derived tables, and those older than the record."""
+    """Damaged or missing derived tables, and those older than the record of batches."""
     record: str = ""
-    """The fault of the record of batches; empty if it belongs to the tables."""
+    """The fault of the stored record of batches: it is missing, or ends before the tables. Empty without a fault."""
 
     def __bool__(self) -> bool:
         return self != Damage(self.notes)
@@ -92,7 +96,8 @@ def examine(output: Output) -> Damage:
     record = record_of(output)
     _refuse_damaged_watch(output, record)
     notes = record.notes
-    # Only some tables have the rows of an interrupted batch. Its repetition completes it.
+    # Only some tables have the rows of an interrupted batch. The next run or the repair reads this batch again, so its
+    # rows are not compared.
     interrupted = {farm: each.first for farm, each in notes.begun_entries().items()}
     unreadable: list[TableSpec] = []
     lost_by_table: dict[str, tuple[StoredFile, ...]] = {}
@@ -113,7 +118,7 @@ def examine(output: Output) -> Damage:
         readable = [file for file in table.files() if file not in lost]
         if lost:
             lost_by_table[spec.name] = lost
-        # A record made from the tables states the same last batch for all, so it does not show older tables.
+        # A record made from the tables has the newest batch for all of them. So an earlier batch does not prove a loss.
         is_older = table.committed(LOG) < notes.batch_of(spec.name) and not record.fault
         if table.lacks_rows() or is_older:
             inexact.append(spec)
@@ -144,7 +149,7 @@ def _refuse_damaged_watch(output: Output, record: Record) -> None:
         if last < 0 and not (output / spec.name).exists():
             continue
         if record.fault and spec is STATE_SPEC and last >= 0:
-            # Only this table has each batch.
+            # Only the state has a commit for each batch. The other tables have one for each batch with a change.
             last = notes.done
         if table is None or _lacks_data(table, last):
             raise TableDamagedError(
@@ -210,7 +215,7 @@ def _count(
     counts: dict[tuple[str, date | None, str], int],
     spans: dict[tuple[str, date | None], Range],
 ) -> None:
-    """Add the rows of a base table and their indexes, by farm and day."""
+    """Add the number of rows of a base table to `counts`, and their indexes to `spans`, by farm and day."""
     for file in files:
         rows = _before(read_file(table.root, file.path, COUNTED), interrupted, "index")
         found = rows.group_by("farm").aggregate([("index", "count"), ("index", "min"), ("index", "max")])
@@ -232,7 +237,8 @@ def _lost_ranges(
     rows = ranges.select(["farm", "name", "kind", "first_index", "last_index", "row_count", DAY]).to_pylist()
     limits: dict[str, date] = {}
     differences = {key: -count for key, count in counts.items()}
-    # The lost file of `ranges` may be the only one with a day's entries. Early versions did not write `ranges`.
+    # The rows of the tables show the entries of a day whose file of `ranges` is lost. If `ranges` is empty, the counts
+    # are not compared, because early versions did not write this table.
     spans = dict(row_spans) if rows else {}
     read: dict[str, list[Range]] = {}
     for row in rows:
@@ -280,13 +286,13 @@ def _gaps(read: Iterable[Range], end: int) -> Iterator[Range]:
 
 
 def _closed(found: Sequence[LostRange], read: Mapping[str, Sequence[Range]]) -> Iterator[LostRange]:
-    """Yield the ranges without overlaps, each extended to the ends of all counted ranges that it touches."""
+    """Yield each lost range, extended to the ends of all ranges in `read` that it overlaps; merge adjacent results."""
     for farm in sorted({each.farm for each in found}):
-        counted = read.get(farm, [])
+        ranges_read = read.get(farm, [])
         merged: list[Range] = []
         for each in sorted({(one.first, one.last) for one in found if one.farm == farm}):
             this = Range(*each)
-            while (wider := _widened(this, counted)) != this:
+            while (wider := _widened(this, ranges_read)) != this:
                 this = wider
             if merged and this.first <= merged[-1].last + 1:
                 merged[-1] = _union(merged[-1], this)
@@ -295,8 +301,8 @@ def _closed(found: Sequence[LostRange], read: Mapping[str, Sequence[Range]]) -> 
         yield from (LostRange(farm, each.first, each.last) for each in merged)
 
 
-def _widened(this: Range, counted: Iterable[Range]) -> Range:
-    for each in counted:
+def _widened(this: Range, ranges_read: Iterable[Range]) -> Range:
+    for each in ranges_read:
         if each.first <= this.last and each.last >= this.first:
             this = _union(this, each)
     return this
