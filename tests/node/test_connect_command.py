@@ -298,7 +298,7 @@ async def test_stale_socket_is_replaced_and_removed_at_end(tmp_path: Path) -> No
     ("arguments", "reason"),
     [
         ([], "name a LINK"),
-        ([LINK], "add --listen, --http or --stdio"),
+        ([LINK], "add --listen, --http, --stdio or --socket"),
         ([LINK, OTHER_LINK, "--listen", "127.0.0.1:8080"], "--listen goes with a single LINK"),
         ([LINK, OTHER_LINK, "--stdio"], "--stdio goes with a single LINK"),
         ([LINK, "--stdio", "--http", "127.0.0.1:8118"], "--stdio goes with a single LINK"),

@@ -1,10 +1,11 @@
-"""`garlicfarm connect`: the client of one or more farms, until a signal stops it.
+"""`garlicfarm connect`: the client of one or more farms.
 
     --listen   a TCP port that leads to the farm          --http    an HTTP proxy for the farms of the links
     --stdio    standard input and output, for ssh         --status  the state of the running client
 
-This program connects only to the router's SAM bridge. It does not look up names, and it listens only at the named
-addresses and at its socket.
+A client with a port, a proxy or `--socket` runs until a signal stops it. It connects only to the router's SAM bridge,
+and listens only at the given addresses and at its socket. `--status` connects only to the socket of a running client.
+`--stdio` tries this socket first. It ends with its connection, and does not listen. No mode looks up names.
 """
 
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -41,7 +42,7 @@ from gossip.node import endpoint, numeric_address
 PATIENCE_LEAST_S: Final = 0.1
 _ADDRESS: Final = "HOST:PORT"
 LOOK_S: Final = 1.0
-"""Period of reading the state of the farms, for the lines of the log."""
+"""Interval between two checks of the farms; a changed state prints a line."""
 _STDIN, _STDOUT = 0, 1
 
 
@@ -58,7 +59,7 @@ class ClientOptions(Struct, frozen=True):
 
 
 def _address(_context: click.Context, _option: click.Parameter, text: str | None) -> Address | None:
-    """Return the address in an option; a name would need a look-up outside of I2P."""
+    """Return the numeric address in an option. A name is refused, because its look-up would bypass I2P."""
     try:
         return None if text is None else numeric_address(text)
     except ValueError as error:
@@ -103,8 +104,8 @@ def _address(_context: click.Context, _option: click.Parameter, text: str | None
     default=DEFAULT_PATIENCE_S,
     show_default=True,
     help="The time for the first byte of a reply, before a leaf counts as failed. It is longer for leaves with slow"
-    " replies. For GET, HEAD and OPTIONS through the proxy it falls to a fifth if replies are quick. With inf a leaf"
-    " never fails because of a missing reply: for services that do not reply.",
+    " replies. For GET, HEAD and OPTIONS through the proxy it may fall to a fifth if replies are quick. With inf, a"
+    " leaf never fails because of a missing reply: use inf for services that do not reply.",
 )
 @click.option(
     "--hops",
@@ -115,7 +116,7 @@ def _address(_context: click.Context, _option: click.Parameter, text: str | None
 @click.option(
     "--cache",
     type=directory_path,
-    help="Directory for the last structure of each farm (default: garlicfarm in the user's cache directory).",
+    help="Directory for the last Meta LeaseSet2 of each farm (default: garlicfarm in the user's cache directory).",
 )
 @click.option(
     "--socket",
@@ -142,7 +143,8 @@ def connect(
     """Reach farms through I2P, by their links.
 
     An operator prints a LINK with `garlicfarm link`. The client needs a router with a SAM bridge (i2pd or Java I2P). It
-    chooses a leaf of the farm for each connection, and turns to the next one when a leaf does not reply.
+    chooses a leaf of the farm for each connection; with --http, for each request. If this leaf fails before the first
+    byte, the client tries the next leaf. Then the connection stays with its leaf, so nothing is sent twice.
 
     \b
     garlicfarm connect LINK --http 127.0.0.1:8118      browsers and curl, with this proxy
@@ -169,7 +171,7 @@ def connect(
             trio.run(_forward_stdio, options)
         return
     if not (http or socket or any(each.listen for each in found)):
-        raise click.UsageError("add --listen, --http or --stdio, or listen=HOST:PORT in the links file")
+        raise click.UsageError("add --listen, --http, --stdio or --socket, or listen=HOST:PORT in the links file")
     run_server(partial(_serve, options), ConnectError, ClientSocketError, ListenError)
 
 

@@ -5,14 +5,14 @@
     P      {"founders": [id, …], "clock_ms": n, "nonce": hex}
     F      {"cluster_id": hex, "promised": [{"node": id, "clock_ms": n, "nonce": hex}, …]}
 
-`endorsed` and `revoked` are absent if they are empty, and in files of earlier versions without endorsements. The
-cluster id of a founding follows from its promises. The file contains it for operators, and the reader checks it. In
-version 1 a founding lacked the promises, so it could not be verified: a farm of that version must be created again
+`endorsed` and `revoked` are absent if they are empty; earlier versions did not have them. The cluster id of a founding
+follows from its promises. The file contains it for operators, and the reader checks it. In version 1 a founding lacked
+the promises, so nodes cannot verify it. A farm of that version continues by `backup` and `recover`
 (`docs/how-to/upgrade.md`).
 
 The file is JSON, so that an operator can read the promise of a node. The file decides whether a node may vote, so the
-reader is strict. An unknown member, a set out of order, or a founding that contradicts the promise is a
-`FormationStateError`, and the node does not start.
+reader is strict. An unknown member or a set out of order causes a `FormationStateError`, and the node does not start.
+The `founding` must contain `promise`, or a promise in `withdrawn`.
 """
 
 from typing import Annotated, Final
@@ -36,8 +36,8 @@ from bridge.core.formation.founding import (
 
 VERSION: Final = 2
 MADE_BEFORE: Final = (
-    "it was written by a garlicfarm whose farms could not be verified, and this one does not take part in them. To"
-    " continue the farm, run `garlicfarm backup FILE` with the old version on one of its nodes, then `garlicfarm"
+    "an early garlicfarm wrote it without the founders' promises, so this version cannot verify the farm. To continue"
+    " the farm, run `garlicfarm backup FILE` with the old version on one of its nodes, then `garlicfarm"
     " recover --from FILE --state-dir NEW` with this version (`garlicfarm help upgrade 'A farm made before'`)"
 )
 FORMATION_STATE_LIMIT_BYTES: Final = 32_768
@@ -134,7 +134,7 @@ def decode_formation_state(data: bytes) -> FormationState:
         revoked=() if read.revoked is msgspec.UNSET else tuple(read_founding(each) for each in read.revoked),
     )
     if state.founding is not None and not _was_promised(state, state.founding):
-        raise FormationStateError("the file has a founding with a set that this node never promised")
+        raise FormationStateError("the founding in the file does not contain a promise from the file")
     return state
 
 
@@ -184,7 +184,7 @@ def _nonce(text: str) -> bytes:
 def _founders(read: list[str]) -> Founders:
     founders = tuple(_bytes(each, NODE_ID_BYTES, "founder's id") for each in read)
     if not is_set_of_founders(founders, len(founders)):
-        raise FormationStateError("founders are not in ascending order, each once")
+        raise FormationStateError("founders are not in ascending order, or one occurs twice")
     return founders
 
 

@@ -207,7 +207,7 @@ def _notice(found: _Notice, endorsement: bytes) -> FormationNotice:
 
 def _checked(founders: Founders) -> Founders:
     if not is_set_of_founders(founders, len(founders)):
-        raise MetadataError("founders are not in ascending order, each once")
+        raise MetadataError("founders are not in ascending order, or one occurs twice")
     return founders
 
 
