@@ -160,7 +160,7 @@ def became(condition: Callable[[], bool]) -> bool:
 # -- outages -----------------------------------------------------------------------------------------------------------
 
 
-def test_server_without_reports_is_down_since_last_report(farm: Farm) -> None:
+def test_outage_without_reports_begins_at_end_of_timeout(farm: Farm) -> None:
     farm.start_with_silent_server()
     assert farm.servers() == {
         2: FailedServer(
@@ -239,8 +239,11 @@ def test_outages_around_time_correction_have_order_of_log(farm: Farm, keep_ms: i
     assert (over.state, over.began_at, over.ended_at is None) == ("healthy", began_at, False)
 
 
-def test_outage_of_cut_history_precedes_return(tmp_path: Path) -> None:
-    """The row of an earlier version lacks both indexes, and --keep-days has deleted the rows before it."""
+def test_outage_row_without_indexes_precedes_return(tmp_path: Path) -> None:
+    """The first row lacks `index`, because missing reports caused the outage, and `after_index`, as in early versions.
+
+    `--keep-days` has deleted the rows before it.
+    """
     rows = [
         {"server_id": 2, "at": NOON, "state": "silent", "reason": "no report", "previous": "healthy"},
         {"server_id": 2, "at": NOON + timedelta(hours=1), "state": "healthy", "index": 9, "previous": "silent"},
@@ -465,7 +468,7 @@ def test_outage_id_is_equal_in_every_run() -> None:
     assert len(ids) == 3
 
 
-def test_silenced_server_still_down_after_silence_sends_message() -> None:
+def test_alert_of_silenced_server_is_sent_after_silence() -> None:
     held, due = deliver_due(updated_alerts([], [DOWN], {(DOWN.farm, 2): "silenced until then"}, LATER))
     assert (due, held[0].held_back) == ([], "silenced until then")
     assert len(deliver_due(updated_alerts(held, [DOWN], {}, LATER))[1]) == 1
@@ -739,7 +742,7 @@ def test_alerting_query_shows_each_state_and_its_start(farm: Farm, monkeypatch: 
         return {*stored_rows(farm.output / STATES_SPEC.name, STATES_SPEC.schema).column("subject").to_pylist()}
 
     farm.start_with_silent_server()
-    # The copied tables may be older than the limit for an entry.
+    # Write a batch now: two minutes after the last batch the state is `blind`, and the copied tables may be older.
     farm.report(1)
     farm.write()
     assert states() == [("off", "no run sends alerts")]
@@ -919,7 +922,7 @@ def test_refused_write_of_alerts_is_refused_again(farm: Farm) -> None:
     assert [each["state"] for each in documents(farm.output, "SELECT state FROM alerting_states")] == ["on"]
 
 
-def test_write_of_alerts_refuses_commit_during_its_file(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alerts_flush_fails_after_commit_of_another_run(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
     store, other = AlertStore(farm.output), AlertStore(farm.output)
     other.keep(updated_alerts([], [DOWN], {}, LATER))
     store.keep(updated_alerts([], [replace(DOWN, server_id=9)], {}, LATER))
@@ -936,7 +939,7 @@ def test_write_of_alerts_refuses_commit_during_its_file(farm: Farm, monkeypatch:
     assert AlertStore(farm.output).alerts == other.alerts
 
 
-def test_alerts_changed_after_commit_without_sync_are_stored(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alerts_flush_after_failed_sync_stores_changes(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
     store = AlertStore(farm.output)
     store.keep(updated_alerts([], [DOWN], {}, LATER))
     with monkeypatch.context() as failing:

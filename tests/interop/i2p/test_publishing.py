@@ -1,4 +1,4 @@
-"""A farm next to a Java and two i2pd publishes through both kinds; a router that lacks the structure finds it.
+"""Publication of a farm through Java I2P and through i2pd.
 
 The nodes run in the namespace of the network and reach each other over loopback. The master key is not on a node.
 """
@@ -21,15 +21,15 @@ ARRIVAL_S = 180.0
 
 @pytest.fixture
 def farm(network: Network, tmp_path: Path) -> Iterator[NetworkFarm]:
-    """Yield a running farm; `site-a` is next to a Java router."""
+    """Yield a running farm: `site-a` is next to a Java router, the other two nodes are next to i2pd."""
     routers = [network.java[1], network.i2pd[3], network.i2pd[4]]
     with service() as port, lan_farm(network, tmp_path, routers, port) as farm:
         farm.start_all()
         yield farm
 
 
-def test_structure_is_found_after_either_kind_publishes(network: Network, farm: NetworkFarm) -> None:
-    # Given a farm, the node of the Java router publishes. A Java router without the structure finds and verifies it.
+def test_farm_publishes_through_java_then_through_i2pd(network: Network, farm: NetworkFarm) -> None:
+    # The node of the Java router publishes. Another Java router does not have the structure, and finds and verifies it.
     farm.wait_until(lambda: farm.handed_over_by() == "site-a", FORMATION_S, "site-a hands a structure over")
     assert network.observer.local(farm.hash) == "absent"
     began_s = time.monotonic()
@@ -46,7 +46,7 @@ def test_structure_is_found_after_either_kind_publishes(network: Network, farm: 
     doctor = call("doctor", "--config", farm.sites[1].node.configuration).stdout
     assert "version 2." in doctor, doctor
 
-    # When the first node stops, an i2pd publishes, and the floodfills store its structure.
+    # When the first node stops, an i2pd publishes, and at least one floodfill stores a newer structure.
     before = [each.stored(farm.hash) for each in network.floodfills]
     farm.sites[0].node.stop()
     began_s = time.monotonic()
