@@ -12,9 +12,9 @@ Each commit also carries the number of rows that the table has after it (`HELD`)
 replaced commit in the middle of its log; the rows of that commit are then missing without an error. But the number in a
 later commit includes them, so such a table is refused. The files and the commit are synced before `commit` returns.
 
-The table refuses a writer that has lost its lock. A commit follows the version that this process has read. When the
-process reads a newer version, it compares the batches and the number of rows that it knows. If one has changed, the
-results of the process are outdated: for example, it would add the entries of a batch a second time.
+The table refuses a writer that has lost its lock. A commit gets the number after the newest version that this process
+has read. It compares the last batches and the number of rows in another program's version with its own. A merge of
+files does not change them. If one has changed, the process would for example add the entries of a batch a second time.
 
 A commit lists the directory of the log twice, and each appended commit makes the table in memory slower. So both stay
 short: commits older than `LOG_KEPT` are deleted at the next checkpoint, and the table is opened again after it.
