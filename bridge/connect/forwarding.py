@@ -6,8 +6,8 @@
 The end of one direction is not the end of the other: a program may close its sending side and still read. Each end is
 passed on to the other side, and the connection lasts until both directions have ended. SAM cannot carry the end of one
 direction, so a leaf may not notice that a program has closed its connection (`FarmStream.send_eof`). A connection with
-one open direction ends after `HALF_OPEN_S` without a byte. It ends after only `ANSWERED_S` if the leaf has replied to
-the program's last bytes.
+one open direction ends after `HALF_OPEN_S` without a byte. It ends after only `ANSWERED_S` if the program did not send
+a byte after the leaf's last byte.
 
 If the stream to the leaf fails, the program's connection is reset: an orderly end would look like the end of the data.
 """
@@ -26,9 +26,12 @@ from consensus import CountedReason
 
 BUFFER_BYTES: Final = 64 * 1024
 HALF_OPEN_S: Final = 300.0
-"""Seconds to wait for a reply of the leaf after one direction has ended."""
+"""Seconds without a byte before a connection with one open direction ends. Each forwarded byte restarts them."""
 ANSWERED_S: Final = 30.0
-"""Seconds without a byte after the leaf has replied: most programs close both directions together."""
+"""The limit instead of `HALF_OPEN_S` if the program did not send a byte after the leaf's last byte.
+
+It is shorter, because most programs close both directions together.
+"""
 CONNECTIONS_MAX: Final = 256
 """Connections of local programs to all ports together."""
 SOCKET_CONNECTIONS_MAX: Final = 64
@@ -115,8 +118,9 @@ async def forward(
 ) -> None:
     """Copy both directions until both have ended; `first` are bytes of the program that were read already.
 
-    Return early when the program's connection breaks; with `until_leaf_ends`, also when the leaf has ended its
-    direction. Raise `trio.BrokenResourceError` when the stream to the leaf fails.
+    Return early when the program's connection breaks, or after the time limit of a connection with one open direction.
+    With `until_leaf_ends`, also return when the leaf has ended its direction. Raise `trio.BrokenResourceError` when the
+    stream to the leaf fails.
     """
     await _Copy(program, leaf, until_leaf_ends=until_leaf_ends).run(first)
 

@@ -18,13 +18,14 @@ from tests.node.kraft_topic import TOPIC_ID, MemoryTopic, values_in, written
 LOOPBACK = "127.0.0.1"
 TIMEOUT_S = 120
 CROWD = 20
-"""Connections of each kind."""
+"""Connections of each of the four kinds of clients."""
 BUDGET_MIB = 16
 MOST_MIB = 140
 """Limit on the growth in MiB.
 
-Waiting decoded requests take 27. Requests and replies take 16 each, their budgets; the cache takes 20. Buffers add an
-eighth: 90 in total. Replies to closed connections must be freed: 8 MB for each connection of the crowd would add 160.
+Decoded requests that wait for records use 27. Received parts of requests use 16, and unsent replies also 16, because
+`BUDGET_MIB` is their limit. The cache of batches uses 20. Buffers use an eighth of this sum, so the total is 90.
+Replies to closed connections must be freed: 8 MB for each of the `CROWD` connections would add 160.
 """
 
 
@@ -73,8 +74,8 @@ async def test_listener_replies_despite_stalled_connections() -> None:
             topic.is_served_at(listener.port)
             await check_reply(listener, topic)
             before_mib = resident_mib()
-            # When clients wait for records with the largest possible request, and others send half of a large request.
-            # When further clients do not receive a large reply, and others produce without waiting.
+            # When one crowd sends very large requests that wait for records, and another sends only parts of requests.
+            # When a third crowd does not read its large replies, and a fourth produces without waiting for replies.
             flood = clients.ProduceRequest(
                 acks=0,
                 timeout_ms=1_000,

@@ -55,7 +55,7 @@ CHANGE: Final = ChangeRequest(REQUEST_ID, b"", (*PEERS, Peer("4", "tcp://127.0.0
 
 
 def recorded_log(name: str) -> FakeLog:
-    """Return the log that the requested peer of the recorded run had."""
+    """Return the log of the peer that received the request `name` in the recorded run."""
     entries = read_entries([bytes.fromhex(frame) for frame in LOG["responses"][0][4:]])
 
     def update(request: UpdateRequest) -> UpdateReply:
@@ -78,7 +78,7 @@ def recorded_log(name: str) -> FakeLog:
 
 
 @pytest.mark.parametrize("vector", [pytest.param(vector, id=vector["name"]) for vector in RECORDED])
-async def test_recorded_request_gets_reply_of_package(vector: dict[str, Any]) -> None:
+async def test_recorded_request_gets_recorded_replies(vector: dict[str, Any]) -> None:
     async with serving(recorded_log(vector["name"])) as stage:
         stage.endpoint.receive(CLIENT, [bytes.fromhex(frame) for frame in vector["request"]])
         await trio.testing.wait_all_tasks_blocked()
@@ -117,7 +117,7 @@ def test_broadcast_url_returned_if_known() -> None:
     assert stage.replies() == [UrlReply(b"\x01", "tcp://127.0.0.1:8048"), UrlReply(b"\x01", None)]
 
 
-def test_update_answered_on_acceptance_and_commit() -> None:
+def test_update_gets_replies_on_acceptance_and_commit() -> None:
     log = FakeLog(first_update_answer=lambda request: UpdateAccepted(request.request_id))
     stage = Stage(log)
     stage.ask(UPDATE, user="alice")
@@ -130,8 +130,8 @@ def test_update_answered_on_acceptance_and_commit() -> None:
     assert stage.endpoint.under_way == 0
 
 
-async def test_update_committed_soon_answered_once(autojump_clock: trio.testing.MockClock) -> None:
-    """A slow update gets "accepted" after `accepted_after_ms`, a repeat immediately, so that no client times out."""
+async def test_accepted_sent_only_for_slow_or_repeated_update(autojump_clock: trio.testing.MockClock) -> None:
+    """A slow update gets the reply "accepted" after `accepted_after_ms`, and a repeated update immediately."""
     log = FakeLog(first_update_answer=lambda request: UpdateAccepted(request.request_id))
     slow = UpdateRequest(b"late-request", b"", b"data")
     async with serving(log, EndpointOptions(accepted_after_ms=100)) as stage:
@@ -167,7 +167,7 @@ def test_update_ignored_by_log_not_pending() -> None:
     assert stage.endpoint.under_way == 0
 
 
-def test_repeated_update_answered_once_at_last_connection() -> None:
+def test_repeated_update_gets_one_final_reply_at_last_sender() -> None:
     log = FakeLog(first_update_answer=lambda request: UpdateAccepted(request.request_id))
     stage = Stage(log)
     stage.ask(UPDATE)
@@ -202,7 +202,7 @@ def test_repeat_from_new_connection_frees_quota_of_old_one() -> None:
     assert (stage.endpoint.under_way, stage.endpoint.counts) == (2, {})
 
 
-def test_change_answered_next_to_update_with_same_id() -> None:
+def test_change_gets_replies_despite_update_with_same_id() -> None:
     log = FakeLog(
         first_update_answer=lambda request: UpdateAccepted(request.request_id),
         first_change_answer=lambda request: ChangeAccepted(request.request_id),

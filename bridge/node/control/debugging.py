@@ -3,9 +3,9 @@
     SIGPROF, each 4 ms of processor time ──▶ the main thread's stack ──▶ counted
     after N seconds:   stacks of threads and tasks, memory, settings, versions
 
-The kernel's timer counts processor time. So an idle node is not woken, and a busy one is interrupted at most 250 times
-a second. One profile at a time runs. Frames are sent as names and lines, without values of variables. Seconds, stacks,
-their depth, tasks and types are bounded.
+The kernel's timer counts processor time. So it does not wake an idle node, and interrupts a busy node at most 250 times
+per second of processor time. One profile at a time runs. Frames are sent as names and lines, without values of
+variables. Seconds, stacks, their depth, tasks and types are bounded.
 """
 
 import gc
@@ -57,7 +57,7 @@ _USERS: Final = frozenset({"user", "i2cp_username"})
 
 
 class Debugging:
-    """The handler of the route above."""
+    """The handler of `POST /v1/debug`."""
 
     def __init__(self, configuration: NodeConfiguration) -> None:
         self._configuration = configuration
@@ -124,7 +124,11 @@ async def processor_profile(seconds: float) -> ProcessorProfile:
 @contextmanager
 def _sampling(sample: Any) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        raise Refused(409, "no-profile", "a profile needs a separate process: query a node of `garlicfarm run`")
+        raise Refused(
+            409,
+            "no-profile",
+            "this node does not run in the main thread of its process: profile a node of `garlicfarm run`",
+        )
     before = signal.signal(signal.SIGPROF, sample)
     signal.setitimer(signal.ITIMER_PROF, INTERVAL_S, INTERVAL_S)
     try:
@@ -159,7 +163,7 @@ def task_stacks() -> tuple[RunningStack, ...]:
 
 
 def _waiting_frames(coroutine: object) -> tuple[str, ...]:
-    """Return the frames that a coroutine waits in, from the outside in."""
+    """Return the frames of a coroutine and of the coroutines that it awaits, the outermost first."""
     frames = list[str]()
     while isinstance(coroutine, CoroutineType) and len(frames) < DEPTH_MOST:
         frame: FrameType | None = coroutine.cr_frame
@@ -222,7 +226,7 @@ def versions() -> dict[str, str]:
 
 
 def without_users(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings without user names; the passwords of these logins are in files."""
+    """Return settings with user names removed. They contain only the paths of password files."""
     return {
         key: without_users(value) if isinstance(value, Mapping) else REMOVED if key in _USERS else value
         for key, value in settings.items()
