@@ -93,11 +93,14 @@ class Executor:
         return False
 
     def queue_read(self, request: StorageRead) -> None:
-        """Queue a read, after everything emitted before."""
+        """Queue a read, which begins when all earlier Persists are durable.
+
+        While a full disk blocks a group, a read of durable entries may begin earlier.
+        """
         self._reads.append((request, self._emitted))
 
     def next_job(self) -> Job | None:
-        """Return the next job of the disk; None while one is under way, or without work."""
+        """Return the next job for the disk; None while a job is under way, or without work."""
         if self._job is not None:
             return None
         self._job = self._choose() if self._blocked is None else self._choose_while_blocked()
@@ -143,7 +146,7 @@ class Executor:
         return send.after <= self._durable or (send.after <= self._hard_state_durable and _needs_no_log(send.message))
 
     def write_aside(self, job: SnapshotWrite) -> None:
-        """Queue a job that no Persist depends on; such jobs and reads alternate."""
+        """Queue a job that no Persist depends on, in the queue of reads."""
         self._reads.append((job, self._emitted if job.settle else 0))
 
     def read(self, job: ReadJob | SnapshotWrite) -> None:
@@ -179,7 +182,7 @@ class Executor:
         return WriteJob(group[-1].number, tuple(self._storage.plan(group)))
 
     def _choose_aside(self) -> ReadJob | SnapshotWrite | PreparationJob | None:
-        """Return a read or a step of the log's next segment, by turns."""
+        """Return a job from the queue of reads, or a step of the log's next segment; the two kinds alternate."""
         readable = bool(self._reads) and self._reads[0][1] <= self._durable
         if not readable or self._read_last:
             operations = self._storage.plan_preparation()
@@ -190,9 +193,9 @@ class Executor:
         return self._begin_read(self._reads.popleft()[0]) if readable else None
 
     def _choose_while_blocked(self) -> HardStateJob | ReadJob | None:
-        """Return a write of term and vote, or a read of durable entries that will stay.
+        """Return a write of term and vote, or a read of durable entries that no waiting Persist may remove.
 
-        Neither needs the space that the blocked group lacks.
+        Such a job does not need free space on the disk.
         """
         unwritten = [each for each, _ in self._waiting if each.hard_state and each.number > self._hard_state_durable]
         if unwritten and unwritten[-1].hard_state is not None and not writes_hard_state(self._blocked_rest):
@@ -213,7 +216,7 @@ class Executor:
         return replace(request, last=last) if request.first <= last else None
 
     def _may_join(self, newest: Persist, persist: Persist, size: int) -> bool:
-        """Return True if one more Persist fits into the group; a change of the snapshot is alone."""
+        """Return True if one more Persist fits into the group; each change of the snapshot has its own group."""
         alone = newest.snapshot is not None or persist.snapshot is not None
         return not alone and self._job_bytes + size <= self._group_bytes
 
@@ -233,7 +236,7 @@ class Executor:
 
 
 def _needs_no_log(message: Message) -> bool:
-    """Return True if the message depends only on term and vote, so that it need not wait for entries."""
+    """Return True if the message depends only on term and vote, so that it does not wait for entries."""
     match message:
         case VoteReply() | AppendReply(success=False) | SnapshotReply(accepted=False):
             return True

@@ -1,6 +1,7 @@
 """A state machine that executes each client's request once, for services without their own session table.
 
     command ──▶ a request in an envelope ──▶ table: new ─▶ execute, store │ repeated, expired ─▶ nothing
+            └▶ a malformed envelope ──▶ nothing
             └▶ a clock entry ──▶ log time, which expires sessions
             └▶ an opening ──▶ nothing; its index is a start for its sender's session (`table`)
             └▶ any other entry ──▶ executed each time that it is in the log
@@ -30,7 +31,7 @@ Execute = Callable[[Index, bytes], Awaitable[bytes]]
 """Executes the command at an index and returns its result."""
 
 Restore = Callable[[LogId, AsyncIterator[bytes]], Awaitable[None]]
-"""Takes the service's own part of a snapshot."""
+"""Restores the service's state from its own part of a snapshot."""
 
 _REQUEST, _CLOCK, _OPENING = b"\xf1", b"\xf2", b"\xf3"
 _REQUEST_HEAD = struct.Struct(">BQQ")
@@ -39,11 +40,11 @@ _DUMP_SIZE = struct.Struct(">Q")
 _DUMP_MAX_BYTES = 256 * 1024 * 1024
 
 OPENING_ENTRY = _OPENING
-"""An entry without effect; its sender learns the entry's index."""
+"""An entry without effect. Its sender uses the index of the entry as the start of a session."""
 
 
 def request_entry(request: RequestId, command: bytes) -> bytes:
-    """Return the command, sealed with its request."""
+    """Return the envelope: an entry with the command and the id of its request."""
     client = request.client.encode()
     return _REQUEST + _REQUEST_HEAD.pack(len(client), request.session_start, request.sequence) + client + command
 
@@ -54,7 +55,7 @@ def clock_entry(log_time_ms: Milliseconds) -> bytes:
 
 
 class DedupStateMachine:
-    """A wrapped state machine for a `ConsensusServer`, which passes it the committed entries."""
+    """The state machine of a `ConsensusServer` for a service, whose requests it executes once each."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class DedupStateMachine:
         restore: Restore | None = None,
         clock_s: Callable[[], float] = trio.current_time,
     ) -> None:
-        """Wrap a service. Without `snapshot` and `restore` its only state is the results of requests.
+        """Wrap a service. Without `snapshot` and `restore`, only the results of requests are in snapshots.
 
         `clock_s` is the local clock for the age of log time; the state does not depend on it.
         """
@@ -75,17 +76,17 @@ class DedupStateMachine:
         self.log_time_ms: Milliseconds = 0
         """Log time of the applied clock entries; 0 before the first."""
         self.log_time_at_s = 0.0
-        """Local time when that entry, or a snapshot with it, was applied; not part of the state."""
+        """Local time when an entry or a snapshot set `log_time_ms`; not part of the state."""
         self.sessions = SessionTable(limits)
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
         """Apply committed entries."""
         for index, entry in enumerate(entries, start=first):
             if entry.kind == COMMAND:
-                await self._take(index, entry.data)
+                await self._apply_entry(index, entry.data)
 
     def request_of(self, command: bytes) -> RequestId | None:
-        """Return the request of a sealed command."""
+        """Return the request id of an envelope; None for any other command."""
         opened = _open(command) if command[:1] == _REQUEST else None
         return None if opened is None else opened[0]
 
@@ -94,16 +95,16 @@ class DedupStateMachine:
         return self.sessions.was_executed(request)
 
     def result_of(self, request: RequestId) -> bytes | None:
-        """Return the result of an executed request; None if it was not executed, has expired, or was too long."""
+        """Return the stored result; None if the request was not executed or has expired, or the result is too long."""
         return self.sessions.result_of(request) if self.sessions.was_executed(request) else None
 
     def snapshot(self) -> Iterator[bytes]:
-        """Return the table, followed by the wrapped state machine's own snapshot, both of this moment."""
+        """Return log time, the table, and then the service's own snapshot, all of this moment."""
         table = self.sessions.dump()
         return chain((_DUMP_SIZE.pack(len(table)) + _CLOCK_TIME.pack(self.log_time_ms) + table,), self._snapshot())
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
-        """Take the table out of a snapshot; the wrapped state machine gets the rest."""
+        """Restore log time and the table from a snapshot; pass the rest to the service."""
         data = b""
         head = _DUMP_SIZE.size + _CLOCK_TIME.size
         size = 0
@@ -112,20 +113,20 @@ class DedupStateMachine:
             if len(data) >= head:
                 (size,) = _DUMP_SIZE.unpack_from(data)
             if size > _DUMP_MAX_BYTES:
-                raise SessionTableError(f"a snapshot whose table of sessions would have {size} bytes")
+                raise SessionTableError(f"a snapshot's session table has {size} bytes; the limit is {_DUMP_MAX_BYTES}")
             if len(data) >= head + size:
                 break
         if len(data) < head + size:
-            raise SessionTableError(f"a snapshot of {len(data)} bytes does not contain a table of sessions")
+            raise SessionTableError(f"a snapshot of {len(data)} bytes does not contain a complete session table")
         (log_time_ms,) = _CLOCK_TIME.unpack_from(data, _DUMP_SIZE.size)
         self.sessions = SessionTable.load(data[head : head + size], self.sessions.limits)
         self.log_time_ms, self.log_time_at_s = log_time_ms, self._clock_s()
         await self._restore(last, _behind(data[head + size :], state))
 
-    async def _take(self, index: Index, data: bytes) -> None:
+    async def _apply_entry(self, index: Index, data: bytes) -> None:
         match data[:1]:
             case b"\xf1":
-                await self._take_request(index, data)
+                await self._apply_envelope(index, data)
             case b"\xf2" if len(data) == 1 + _CLOCK_TIME.size:
                 (time_ms,) = _CLOCK_TIME.unpack_from(data, 1)
                 if time_ms > self.log_time_ms:
@@ -136,10 +137,10 @@ class DedupStateMachine:
             case _:
                 await self._execute(index, data)
 
-    async def _take_request(self, index: Index, data: bytes) -> None:
+    async def _apply_envelope(self, index: Index, data: bytes) -> None:
         opened = _open(data)
         if opened is None:
-            return  # not a sealed command: servers do not execute it
+            return  # a malformed envelope
         request, command = opened
         if self.sessions.admit(request, index, self.log_time_ms) is RequestStatus.NEW:
             self.sessions.record(request, await self._execute(index, command))
