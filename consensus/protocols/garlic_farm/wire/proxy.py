@@ -5,9 +5,9 @@
 
 A proxy that requires a password replies with 407. We begin without a password, since Basic reveals the password to any
 proxy. We answer the challenge with Digest if the proxy offers it, else with Basic. A proxy's challenge is stored, so
-that later connections begin with the answer. All of this is between us and the proxy. The proxy does not see the
-password of the farm. In the farm's handshake, Digest's `uri` is the path in both modes, so a proxy that rewrites the
-request line does not invalidate the answer.
+the first request of a later connection contains the answer. All of this is between us and the proxy. The proxy does not
+see the password of the farm. In the farm's handshake, Digest's `uri` is the path in both modes. So our Digest answer to
+the farm stays valid when a proxy rewrites the request line.
 """
 
 import base64
@@ -26,12 +26,12 @@ _SUCCESS = range(200, 300)
 _EXPLAINED = {
     400: "it does not understand the request",
     403: "it forbids this destination or port: allow it there (tinyproxy: ConnectPort)",
-    404: "it does not know the name",
-    405: "it does not speak this mode: try the other [proxy] mode",
+    404: "it cannot resolve the name",
+    405: "it does not support this mode: try the other [proxy] mode",
     500: "it does not reach the destination",
     502: "it does not reach the destination",
     503: "the destination cannot be reached at the moment, or its tunnels are not built yet",
-    504: "the destination did not answer in time",
+    504: "the destination did not reply in time",
 }
 
 
@@ -53,15 +53,18 @@ class ProxyAuthentication:
         self._nonce_count = 0
 
     def headers(self, method: str, uri: str) -> list[tuple[str, str]]:
-        """Return the headers of a request for `uri` for the proxy."""
+        """Return the headers that log in at the proxy with this request; none before the proxy's first challenge."""
         value = self._answer(method, uri)
         return [] if value is None else [("Proxy-Authorization", value)]
 
     def challenged(self, headers: Headers, *, has_answer: bool) -> None:
-        """Store the challenge of a 407. Raises if no method is left. `has_answer`: the request answered a challenge."""
+        """Store the challenge of a 407; raise if we do not support its methods or do not have a password.
+
+        If the request contained our login (`has_answer`), also raise, unless the nonce was stale.
+        """
         values = headers.every("proxy-authenticate")
         if self._credentials is None:
-            raise _refused("the proxy requires a password: give [proxy] user and password_file")
+            raise _refused("the proxy requires a password: set [proxy] user and password_file")
         best = best_challenge(values)
         if has_answer and (best is None or not best.stale):
             self._challenge, self._basic = None, False
@@ -104,11 +107,11 @@ class TunnelOpen(Struct, frozen=True):
 
 
 class RetryConnect(Struct, frozen=True):
-    """Close, connect to the proxy again, and repeat the request with its challenge."""
+    """Close the connection, connect to the proxy again, and repeat the request with our login."""
 
 
 class ConnectClient:
-    """One CONNECT: `request()` goes out, `receive` takes the answer."""
+    """One CONNECT: `request` returns the bytes to send, and `receive` reads the proxy's response."""
 
     def __init__(self, authority: str, authentication: ProxyAuthentication) -> None:
         self._authority = authority
@@ -123,7 +126,7 @@ class ConnectClient:
         return self._http.request("CONNECT", self._authority, [("Host", self._authority), *authorization])
 
     def receive(self, data: bytes) -> TunnelOpen | RetryConnect | None:
-        """Take bytes; None until the head of the answer is whole."""
+        """Process received bytes; return None until the head of the response is complete."""
         head = self._http.receive(data)
         if head is None:
             return None
@@ -142,7 +145,7 @@ def unreachable_through_proxy(status: int, authority: str) -> GarlicFarmError:
     """Return a proxy's refusal as an error for an operator."""
     explained = _EXPLAINED.get(status, "see the proxy's own log")
     return GarlicFarmError(
-        Fault.UNREACHABLE, f"the proxy answered the request for {authority} with HTTP status {status}: {explained}"
+        Fault.UNREACHABLE, f"the proxy replied to the request for {authority} with HTTP status {status}: {explained}"
     )
 
 
