@@ -15,7 +15,7 @@ class CountedReason(StrEnum):
     meaning: str
 
     def __new__(cls, identifier: str, meaning: str) -> Any:
-        """Take the identifier as value and store the meaning with it."""
+        """Make a member whose value is the identifier; store the meaning in it."""
         create: Any = str.__new__
         member: Any = create(cls, identifier)
         member._value_ = identifier

@@ -15,7 +15,7 @@ class Received(Struct, frozen=True):
 
 
 class Rejected(Struct, frozen=True):
-    """An append whose entries the state machine cannot take. The append is refused, without another effect."""
+    """An append with entries that the state machine cannot apply. The append is refused, without another effect."""
 
     sender: ServerId
     append: AppendEntries
@@ -149,7 +149,7 @@ class ReadRequested(Struct, frozen=True):
 
 
 class TransferLeadership(Struct, frozen=True):
-    """Hand leadership to `target` (None: the voter with the longest log); answered by one `TransferEnded`."""
+    """Hand leadership to `target` (None: the voter with the longest log). One `TransferEnded` reports the result."""
 
     transfer_id: int
     target: ServerId | None = None

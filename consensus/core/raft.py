@@ -138,7 +138,7 @@ class Raft:
         return self._replica.features
 
     def step(self, event: Event, now: Milliseconds) -> list[Effect]:
-        """Take one event; return the effects in order. A clock that goes back counts as unchanged."""
+        """Process one event; return the effects in order. A clock that goes back counts as unchanged."""
         replica = self._replica
         replica.now = max(replica.now, now)
         self._take(event)
@@ -317,7 +317,7 @@ class Raft:
         return True
 
     def _takes_reply_of_outsider(self, sender: ServerId, reply: Reply) -> bool:
-        """Return True to take the reply of a learner, or of a server that joins or leaves. Its term is never adopted.
+        """Return True to process the reply of a learner, or of a joining or leaving server. Its term is never adopted.
 
         Such a server does not take part in elections: if a later term matters, the voters send it as well. If its term
         were adopted, any such server could depose us.

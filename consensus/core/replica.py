@@ -159,7 +159,7 @@ class Applier:
         self._outbox.add(Restore(snapshot))
 
     def entries_read(self, request_id: int, first: Index, entries: tuple[Entry, ...]) -> bool:
-        """Take entries from storage; return False if the read is unknown here."""
+        """Apply entries read from storage; return False if the read is unknown here."""
         if request_id != self._read:
             return False
         self._read = None
@@ -343,7 +343,7 @@ class Replica:
         return number
 
     def answer_vote(self, request: RequestVote, *, granted: bool, error: RefusalReason | None = None) -> None:
-        """Answer a vote request.
+        """Reply to a vote request.
 
         The reply waits for the Persist of a vote or a term; a granted pre-vote does not wait.
         """

@@ -99,7 +99,7 @@ class MemoryTransport:
             self._running[1].peer_connected(peer.server_id, peer.extensions)
 
     def take_request(self, sender: "MemoryTransport", request: Request) -> None:
-        """Take an arriving request. A busy server does not reply."""
+        """Pass a received request to the server. A busy server does not reply."""
         if self._running is None:
             return
 
@@ -112,7 +112,7 @@ class MemoryTransport:
             self._running[1].ask(sender.server_id, replace(request, correlation=next_call()), on_reply)
 
     def take_reply(self, sender: "MemoryTransport", reply: Reply) -> None:
-        """Take an arriving reply."""
+        """Pass a received reply to the server."""
         if self._running is not None:
             self._running[1].deliver_reply(sender.server_id, reply)
 

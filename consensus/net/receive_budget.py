@@ -95,7 +95,7 @@ class ReceiveBudget:
         self._take(account, size)
 
     def release(self, account: Account, size: int) -> None:
-        """Release the bytes of an answered request of a proven server."""
+        """Release the bytes of a proven server's request after its reply."""
         account.used_bytes -= size
         self._servers[account.owner] -= size
         if not self._servers[account.owner]:

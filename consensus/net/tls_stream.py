@@ -77,7 +77,7 @@ class TlsStream(DirectStream):
                 self._incoming.write_eof()
 
     async def aclose(self) -> None:
-        """Send close_notify, if the kernel takes it soon, and close. Does not wait for an answer."""
+        """Send close_notify, if the kernel accepts it soon, and close. Do not wait for the peer's close_notify."""
         try:
             if not self._closed and not self._sending:
                 with suppress(ssl.SSLError, trio.BrokenResourceError, trio.ClosedResourceError):
@@ -121,7 +121,7 @@ class TlsStream(DirectStream):
         return b"".join(records) if records else None
 
     async def _fill(self) -> bool:
-        """Take the bytes of the socket when there are any; return False when the peer hung up."""
+        """Read bytes of the socket, when there are any, for TLS; return False when the peer has closed it."""
         data = await self._take(self.read_bytes)
         if data:
             self._incoming.write(data)

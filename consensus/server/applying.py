@@ -55,11 +55,11 @@ class Applying:
         self.commit: Index = 0
         self.applied: Index = 0
         self.reread = 0
-        """Number of dropped entries that storage read back."""
+        """Number of entries that were not in the queue and were read from storage."""
         self.restores = 0
 
     def push(self, effect: Apply) -> None:
-        """Take committed entries."""
+        """Queue committed entries; if the queue is full, storage will read them again."""
         self.commit = effect.first + len(effect.entries) - 1
         if not self._queue or self._size_bytes + effect.size_bytes <= self._queue_bytes:
             self._queue.append(effect)
@@ -67,7 +67,7 @@ class Applying:
         self._wake()
 
     def push_restore(self, effect: Restore) -> None:
-        """Take a snapshot that replaces everything up to its last entry, including waiting entries."""
+        """Queue a snapshot, which replaces all waiting entries and the state up to its last entry."""
         self._queue.clear()
         self._size_bytes = 0
         self._restore = effect.snapshot
@@ -81,7 +81,7 @@ class Applying:
         return self.commit
 
     async def wait_applied(self, index: Index) -> Index:
-        """Return the applied index when the state machine has taken the entry at `index`.
+        """Return the applied index when the state machine has applied the entry at `index`.
 
         Raises `ServerStoppedError` if the server stops before.
         """

@@ -1,6 +1,6 @@
 """Proposals on their way to the core: admission limits, and batches of proposals.
 
-*Admission.* Admitted proposals without an answer are limited in number and size. Beyond the limits a client gets `BUSY`
+*Admission.* Admitted proposals without a result are limited in number and size. Beyond the limits a client gets `BUSY`
 immediately, and the proposal is not stored. If a client leaves before the core has its proposal, the proposal is
 dropped. A proposal in the core stays admitted until the core replies.
 
@@ -13,7 +13,7 @@ batch.
 or for `linger_in_flight_ms`. Each batch costs every server an append, a write and a reply. If no batch is in flight,
 proposals wait only as described below. `linger_in_flight_ms` is for slow networks with long round trips.
 
-*Linger, idle.* Clients that wait for a reply send their next command shortly after a batch is answered. Without a
+*Linger, idle.* Clients that wait for a reply send their next command shortly after the result of a batch. Without a
 pause, the first of these commands would be a batch on its own. The clients would split into two groups that take turns,
 which needs twice as many rounds. So after a batch of at least four proposals, the next batch waits until the same
 number has arrived, but at most `linger_idle_ms`.
@@ -66,7 +66,7 @@ class ProposalLimit(Struct):
 
 
 class Proposal:
-    """One client's commands, from admission to the answer."""
+    """One client's commands, from admission to the result."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Proposal:
         self._limit.enter(self.size_bytes)
 
     def resolve(self, answer: ProposalResolved) -> None:
-        """Answer the client, if it still waits."""
+        """Report the result to the client, if it still waits."""
         self._leave()
         on_reply, self._on_reply = self._on_reply, None
         if on_reply is not None:
@@ -129,7 +129,7 @@ class Proposal:
 
 
 class Batches:
-    """Proposals that wait to be batched, and batches that the core has not answered."""
+    """Proposals that wait to be batched, and batches without a result from the core."""
 
     def __init__(self, calls: PendingCalls, options: ServerOptions) -> None:
         self._calls = calls

@@ -21,7 +21,7 @@ from consensus.core.messages import Reply, Request
 from consensus.core.model import Entry, Index, LogId, ServerId
 
 APPLIED_AT_ONCE = 64
-"""Maximum number of entries that a state machine takes before it yields to other tasks, such as heartbeats."""
+"""Maximum number of entries that a state machine applies before it yields to other tasks, such as heartbeats."""
 
 _calls = count(1)
 
@@ -76,9 +76,9 @@ class StateMachine(Protocol):
     """The consumer of committed entries."""
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
-        """Take committed entries from index `first` on, in order, each once since the start or the last `restore`.
+        """Apply committed entries from index `first` on, in order, each once since the start or the last `restore`.
 
-        The server gives at most `APPLIED_AT_ONCE` at a time.
+        The server passes at most `APPLIED_AT_ONCE` entries at a time.
         """
 
     def snapshot(self) -> Iterator[bytes] | AsyncIterator[bytes]:

@@ -19,7 +19,7 @@ class ServerOptions(Struct, frozen=True):
     linger_in_flight_ms: int = 20
     """Time that a proposal may wait for the batch in flight (`batching`)."""
     linger_idle_ms: int = 4
-    """Time that the clients of an answered batch have to submit together (`batching`)."""
+    """Time after a batch's result for its clients to submit their next commands together (`batching`)."""
     group_bytes: int = 4 * 1024 * 1024
     apply_queue_bytes: int = 4 * 1024 * 1024
     max_reads: int = 16

@@ -1,6 +1,6 @@
 """The pending calls of this server: one table, from a call's number to the waiting task.
 
-    request of a peer                 answered by    Send of the reply with the same correlation
+    request of a peer                 ended by       Send of the reply with the same correlation
     batch of proposals                               ProposalResolved
     change of the configuration                      ConfigurationResolved
     linearizable read                                ReadReady, ReadRefused
@@ -108,7 +108,7 @@ class PendingCalls:
         return answer
 
     def answer(self, number: int, answer: object) -> None:
-        """Pass the answer to the caller, if it still waits."""
+        """Pass the result to the caller, if it still waits."""
         waiting = self._waiting.pop(number, None)
         if waiting is not None:
             kind, on_reply = waiting

@@ -37,7 +37,7 @@ class DiskFull(Struct, frozen=True):
 
 
 class ContentRejected(Struct, frozen=True):
-    """A server sent entries or a snapshot that this server's state machine cannot take; nothing of it was stored."""
+    """A server sent entries or a snapshot that this server's state machine cannot apply; nothing of it was stored."""
 
     sender: ServerId | None
     reason: str

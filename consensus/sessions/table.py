@@ -72,7 +72,7 @@ class RequestStatus(Enum):
     NEW = "new"
     """Execute it, and `record` the result."""
     DUPLICATE = "duplicate"
-    """Do not execute it: answer with the first result."""
+    """Do not execute it; return the stored result."""
     EXPIRED = "expired"
     """Refuse it: the table no longer shows whether it was executed."""
 
@@ -84,7 +84,7 @@ class SessionLimits(Struct, frozen=True):
     window: int = 16
     """Results kept per client: the limit for its requests under way."""
     result_bytes_max: int = 1024
-    """A longer result is not kept: its repetition is answered as executed, without the result."""
+    """A longer result is not stored: a repeated request is then reported as executed, without its result."""
     expiry_ms: Milliseconds = 3_600_000
     reserved_prefix: str = ""
     """Prefix of preferred clients' names.

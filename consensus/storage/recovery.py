@@ -194,7 +194,7 @@ class _Scanner:
         return Segment(file, header.previous, size_bytes)
 
     def _read_records(self, segment: Segment) -> None:
-        """Take valid records that continue the log, up to the first invalid one."""
+        """Add the valid records that continue the log to the scan, up to the first invalid record."""
         read = partial(self._reader.read, segment.file)
         for offset, header, payload in records_in(read, self._seed, SEGMENT_HEADER_BYTES, segment.size_bytes):
             last = self.scan.last

@@ -41,10 +41,10 @@ class SnapshotWriting(Protocol):
 
 
 class SnapshotReading(Protocol):
-    """Takes a snapshot in chunks of any size; raises `RecordError` for invalid bytes."""
+    """A reader of a snapshot in chunks of any size; it raises `RecordError` for invalid bytes."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take more bytes; yield the state machine's bytes in them."""
+        """Process the next chunk; yield the state machine's bytes in it."""
 
     def finish(self) -> SnapshotDescription:
         """Return the description after the last bytes."""

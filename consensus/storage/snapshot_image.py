@@ -103,7 +103,7 @@ class ImageReader:
         self._ended = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take the next chunk; yield the data of each complete block. Raise `RecordError` at the first damage."""
+        """Process the next chunk; yield the data of each complete block. Raise `RecordError` at the first damage."""
         self._buffer, self._at = self._buffer[self._at :] + data, 0
         if self._last is None and not self._take_preface():
             return

@@ -28,7 +28,7 @@ _LOOK_S = 0.1
 
 
 class MembershipAnswer(Struct, frozen=True):
-    """The answer to a request: begun, or the reason why not."""
+    """The reply to a request to add or remove a server: the change has begun, or the reason against it."""
 
     has_begun: bool
     leader: ServerId | None

@@ -65,7 +65,7 @@ class FetchLeader:
         """Servers that fetch and are not followers; `match` is the place of their last fetch, or 0 after a mismatch."""
         self._chunks = SnapshotServer(replica)
         self._announcements: dict[int, tuple[ServerId, int]] = {}
-        """Announcements without an answer: the recipient, and the round of `confirm`."""
+        """Announcements without a reply: the recipient, and the round of `confirm`."""
 
     @property
     def deadline(self) -> Milliseconds | None:
@@ -84,7 +84,7 @@ class FetchLeader:
             self._announce(voter, self._followers[voter])
 
     def expire(self) -> None:
-        """Answer fetches that have waited long enough; repeat announcements."""
+        """Reply to fetches that have waited long enough; repeat announcements."""
         now = self._replica.now
         for peer, parked in list(self._parked.items()):
             if parked.read_id is None and now >= parked.until_ms:
@@ -97,7 +97,7 @@ class FetchLeader:
                 self._repeat_announcement(peer, progress)
 
     def appended(self) -> None:
-        """Answer the fetches that waited for entries."""
+        """Reply to the fetches that waited for entries."""
         for peer, parked in list(self._parked.items()):
             if parked.read_id is None and parked.fetch.position.index < self._replica.log.last_index:
                 self._serve(self._parked.pop(peer).fetch)

@@ -53,7 +53,7 @@ def still_answers(last: LogId, pending: PendingFetch) -> bool:
 
 
 def take(replica: Replica, snapshots: SnapshotReceiver, pending: PendingFetch, reply: FetchReply) -> bool:
-    """Take the leader's reply; return True if it changed anything."""
+    """Process the leader's reply; return False if it was dropped or did not contain anything new."""
     if not still_answers(replica.log.last, pending):
         replica.dropped[Drop.FETCH_REPLY_FOR_OTHER_POSITION] += 1
         return False
@@ -154,7 +154,7 @@ class FetchReceiver:
             self._role.follow(sender)
 
     def receive(self, sender: ServerId, message: FetchMessage) -> None:
-        """Take a plausible message of the strategy."""
+        """Process a plausible message of this kind of replication."""
         match message:
             case Fetch() | FetchSnapshot():
                 self._fetch_requested(message)

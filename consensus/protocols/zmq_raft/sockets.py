@@ -329,7 +329,7 @@ class ZapAuthenticator:
         return self._keys + self._socket.counters
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Answer until canceled; later connections are refused."""
+        """Reply to authentication requests until canceled; later connections are refused."""
         await self._socket.run(task_status=task_status)
 
     def _judge(self, frames: list[bytes], _user: str | None) -> None:

@@ -38,7 +38,7 @@ class SessionStateMachine(Protocol):
 
 
 class ClientRequests:
-    """Answers the clients of one server, numbered `own_id`."""
+    """The handler of clients' requests to the server with the id `own_id`."""
 
     def __init__(self, server: ConsensusServer, own_id: int, sessioned: SessionStateMachine | None = None) -> None:
         self._server = server

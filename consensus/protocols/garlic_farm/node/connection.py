@@ -76,7 +76,7 @@ class ClientAnswer(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def client_answer(found: ProposalResolved, role: RoleChanged) -> ClientAnswer | None:
-    """Return the answer for the end of a proposal; None if the outcome is unknown: the connection must end."""
+    """Return the reply for the outcome of a proposal; None if the outcome is unknown: the connection must end."""
     match found.outcome:
         case Outcome.COMMITTED:
             at = found.position or LogId(0, role.term)
@@ -360,7 +360,7 @@ class ServerConnection:
             raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {spoken} with the invalid sender id {request.source}")
 
     def _begin(self, slot: _Slot) -> None:
-        """Hand a request to the handler; its answer fills the slot."""
+        """Pass a request to the handler; its reply fills the slot."""
         try:
             slot.cancel = self._handle(slot)
         except GarlicFarmError as error:

@@ -67,7 +67,7 @@ class MembershipOptions(Struct, frozen=True):
 
 
 class MemberRequests(TaskOwner):
-    """Answers requests to add or remove a server. `run` must be running."""
+    """The handler of requests to add or remove a server. `run` must be running."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class MemberRequests(TaskOwner):
         return self._answer(wire.AddServerResponse, accepted=accepted)
 
     def remove(self, request: wire.RemoveServerRequest) -> wire.RemoveServerResponse:
-        """Answer a request to remove a server."""
+        """Reply to a request to remove a server."""
         leaving = server_id(_named(request).server_id)
         accepted = self._leads() and self._begin_to_remove(leaving)
         return self._answer(wire.RemoveServerResponse, accepted=accepted)
@@ -148,7 +148,7 @@ class MemberRequests(TaskOwner):
         return self._server.role.role is Role.LEADER
 
     def _answer(self, kind: type[_R], *, accepted: bool) -> _R:
-        """Return an answer whose destination names the leader."""
+        """Return a reply whose destination is the leader."""
         raft, role = self._server.describe().raft, self._server.role
         leader = UNKNOWN_SERVER if role.leader is None else integer_id(role.leader)
         return kind(
@@ -312,7 +312,7 @@ def _server_of(request: wire.AddServerRequest) -> Server:
 
 
 class Members:
-    """Answers the five requests."""
+    """The handler of the five requests about members."""
 
     def __init__(self, joining: Joining, requests: MemberRequests) -> None:
         self.joining = joining

@@ -144,7 +144,7 @@ class _MessageReader:
         self._at = 0
 
     def feed(self, data: bytes) -> None:
-        """Take bytes from the stream. Read all messages out before feeding more."""
+        """Add received bytes. Read all complete messages before the next call."""
         if len(self._buffer) - self._at + len(data) > self._capacity_bytes:
             raise too_large("more bytes arrived than one message and the read-ahead hold")
         self._free_taken()

@@ -29,7 +29,7 @@ class HttpHead:
         return (self._http.send(request) or b"") + (self._http.send(h11.EndOfMessage()) or b"")
 
     def receive(self, data: bytes) -> tuple[int, Headers, bytes] | None:
-        """Take bytes; return status, headers and the bytes after the head, or None while bytes are missing."""
+        """Process received bytes; return status, headers and the bytes after the head, or None until it is complete."""
         self._received_bytes += len(data)
         try:
             lines = self._with_plain_lines(data)

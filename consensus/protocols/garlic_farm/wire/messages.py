@@ -148,31 +148,31 @@ class ReadIndexRequest(Request, frozen=True):
 
 
 class RequestVoteResponse(Reply, frozen=True):
-    """Answers RequestVoteRequest; `accepted` is the vote."""
+    """The reply to RequestVoteRequest; `accepted` is the vote."""
 
 
 class AppendEntriesResponse(Reply, frozen=True):
-    """Answers AppendEntriesRequest and ClientRequest."""
+    """The reply to AppendEntriesRequest and ClientRequest."""
 
 
 class AddServerResponse(Reply, frozen=True):
-    """Answers AddServerRequest."""
+    """The reply to AddServerRequest."""
 
 
 class RemoveServerResponse(Reply, frozen=True):
-    """Answers RemoveServerRequest."""
+    """The reply to RemoveServerRequest."""
 
 
 class SyncLogResponse(Reply, frozen=True):
-    """Answers SyncLogRequest."""
+    """The reply to SyncLogRequest."""
 
 
 class JoinClusterResponse(Reply, frozen=True):
-    """Answers JoinClusterRequest."""
+    """The reply to JoinClusterRequest."""
 
 
 class LeaveClusterResponse(Reply, frozen=True):
-    """Answers LeaveClusterRequest."""
+    """The reply to LeaveClusterRequest."""
 
 
 class InstallSnapshotResponse(Reply, frozen=True):
@@ -188,7 +188,7 @@ class TimeoutNowResponse(Reply, frozen=True):
 
 
 class TransferVoteResponse(Reply, frozen=True):
-    """Answers TransferVoteRequest; `accepted` is the vote."""
+    """The reply to TransferVoteRequest; `accepted` is the vote."""
 
 
 class ReadIndexResponse(Reply, frozen=True):

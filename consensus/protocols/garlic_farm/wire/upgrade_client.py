@@ -175,7 +175,7 @@ class UpgradeClient:
         return self._http.request("GET", target, headers)
 
     def receive(self, data: bytes) -> Challenged | Switched | None:
-        """Take bytes; None until the head of the response is whole."""
+        """Process received bytes; return None until the head of the response is complete."""
         head = self._http.receive(data)
         if head is None:
             return None

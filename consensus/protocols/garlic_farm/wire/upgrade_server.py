@@ -130,7 +130,7 @@ class UpgradeServer:
         self._received_bytes = 0
 
     def receive(self, data: bytes, now_ms: int) -> UpgradeResult | None:
-        """Take bytes; answer once the head of the request is whole. `now_ms` must not go back."""
+        """Process received bytes; return None until the head of the request is complete. `now_ms` must not decrease."""
         self._received_bytes += len(data)
         try:
             self._http.receive_data(data)

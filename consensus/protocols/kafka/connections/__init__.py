@@ -1,1 +1,1 @@
-"""Connections of Kafka's protocol, from both ends: frames, TLS and SASL, requests to a service and their answers."""
+"""Connections of Kafka's protocol, from both ends: frames, TLS and SASL, requests to a service and their responses."""

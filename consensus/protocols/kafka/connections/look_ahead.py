@@ -54,7 +54,7 @@ class LookAhead:
         self.failure: Exception | None = None
 
     async def begin(self, answer: Callable[[], Awaitable[bytes | None]], size_bytes: int) -> None:
-        """Begin one request; return when its service waits or has answered."""
+        """Begin one request; return when its service waits or has finished."""
         await self._until(MAX_OVERLAPPING - 1)
         request = _Request(size_bytes)
         self._requests.append(request)

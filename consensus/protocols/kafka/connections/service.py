@@ -41,7 +41,7 @@ class Caller:
 
 
 Answer = Callable[[Any, Caller], Awaitable[Any]]
-"""Takes a request of `wire.messages_*`; returns its response, or None for a request without a response (acks=0)."""
+"""Serves a request of `wire.messages_*`; returns its response, or None for a request without a response (acks=0)."""
 
 
 class ServedApi(Struct, frozen=True):

@@ -1,1 +1,1 @@
-"""Consumer groups: the rules of one group without I/O, the groups of a coordinator, and the service that answers."""
+"""Consumer groups: the rules of one group without I/O, the groups of a coordinator, and their service."""

@@ -70,7 +70,7 @@ _COMMIT_ERRORS: Final = {
 
 
 class GroupService(Service):
-    """Answers consumer groups of one topic. A `Service` of a listener."""
+    """A `Service` of a listener for the consumer groups of one topic."""
 
     def __init__(self, topic: ServedTopic, options: GroupOptions | None = None) -> None:
         self._topic = topic

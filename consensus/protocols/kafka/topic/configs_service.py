@@ -45,7 +45,7 @@ _Settings = Mapping[str, tuple[str, _Type]]
 
 
 class ConfigsService(Service):
-    """A `Service` that answers DescribeConfigs for one topic and for this server."""
+    """A `Service` for DescribeConfigs of one topic and for this server."""
 
     def __init__(self, topic: ServedTopic, *, max_request_bytes: int, has_server_time: bool) -> None:
         """Make the service; `has_server_time` is True if records have the server's timestamps, not the clients'."""

@@ -39,7 +39,7 @@ _MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 
 
 class ConsumerService(Service):
-    """Answers consumers from one topic. A `Service` of a listener."""
+    """A `Service` of a listener that serves one topic to consumers."""
 
     def __init__(self, topic: ServedTopic, *, describes_cluster: bool = True) -> None:
         """Make the service; `describes_cluster` is False if another service of the listener has DescribeCluster."""

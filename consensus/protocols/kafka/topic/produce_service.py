@@ -54,7 +54,7 @@ Forward = Callable[[clients.InitProducerIdRequest], Awaitable[clients.InitProduc
 
 
 class ProduceService(Service):
-    """Takes the records of clients into one topic. A `Service` of a listener."""
+    """A `Service` of a listener that appends the records of clients to one topic."""
 
     def __init__(self, topic: ServedTopic, forward: Forward | None = None) -> None:
         """Make the service; `forward` requests a producer id from the leader, if only the leader can give one."""

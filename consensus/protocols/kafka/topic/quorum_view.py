@@ -91,7 +91,7 @@ class ReplicaTimes(Generic[K]):
 
 
 class QuorumViewService(Service):
-    """A `Service` that answers DescribeQuorum. `describe` gives the quorum now, `unix_ms` the machine's clock."""
+    """A `Service` for DescribeQuorum. `describe` returns the present quorum, `unix_ms` the machine's clock."""
 
     def __init__(self, describe: Callable[[], QuorumView], unix_ms: Callable[[], int]) -> None:
         self._describe = describe

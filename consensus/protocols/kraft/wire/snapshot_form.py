@@ -103,7 +103,7 @@ class _KafkaSnapshotWriter(CountedSnapshot):
 
 
 class _KafkaSnapshotReader(CountedSnapshot):
-    """Takes a snapshot in chunks of any size; holds at most one incomplete batch."""
+    """A reader of a snapshot in chunks of any size; it holds at most one incomplete batch."""
 
     def __init__(self, last: LogId, configuration: Configuration) -> None:
         super().__init__(last, configuration)
@@ -114,7 +114,7 @@ class _KafkaSnapshotReader(CountedSnapshot):
         self._ended = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take more bytes; yield the state machine's whole batches in them, numbered from 0 on."""
+        """Process the next chunk; yield the state machine's complete batches, numbered from 0 on."""
         self._count(data)
         self._buffer += data
         if not self._has_whole_batch():

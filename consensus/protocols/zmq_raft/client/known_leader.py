@@ -220,7 +220,7 @@ class KnownLeader:
         return 1
 
     def _learn(self, url: str, reply: ConfigReply) -> bool:
-        """Take a peer's report of the cluster; return True if a leader is known now."""
+        """Store the leader and the peers of a peer's reply; return True if a leader is known now."""
         self.has_peer_replied = True
         if reply.peers:
             self.peers = reply.peers

@@ -38,7 +38,7 @@ from consensus.protocols.zmq_raft.wire.messages import (
 _LAST_NUMBER = 2**32 - 1
 
 Receive = Callable[[list[bytes], str | None], None]
-"""Takes the frames of a message; the second argument is the sender's public key, and None at a client."""
+"""Processes the frames of a message; the second argument is the sender's public key, and None at a client."""
 
 
 class ClientSocket(Protocol):
@@ -104,7 +104,7 @@ class Call(Protocol):
         """Return True if it was sent to this peer as the leader."""
 
     def take(self, reply: ClientReply, size: int) -> None:
-        """Take one reply, of `size` bytes."""
+        """Process one reply, of `size` bytes."""
 
     def give_up(self) -> None:
         """End the request: the link is closed, or its peer no longer leads."""
@@ -193,7 +193,7 @@ class ClientLink:
         self.send(frames)
 
     def end(self, request_id: RequestId) -> None:
-        """Take no more replies to this request."""
+        """Ignore later replies to this request."""
         self._calls.pop(request_id, None)
 
     def send(self, frames: Sequence[bytes]) -> None:

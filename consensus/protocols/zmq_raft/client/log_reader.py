@@ -132,7 +132,7 @@ class _EntryStream:
         link.begin(request.request_id, self, encode_request(request))
 
     def take(self, reply: ClientReply, size: int) -> None:
-        """Keep a message; too many of them cut the answer off."""
+        """Store a message; if too many are stored, discard this message and all later messages."""
         if self._is_over or self._is_cut or not isinstance(reply, EntriesBatch | SnapshotPiece | EntriesRedirect):
             return
         too_large = self._buffered_bytes + size > self._options.max_ahead_bytes
@@ -189,7 +189,7 @@ class _EntryStream:
             self.link.send(encode_request(confirmation))
 
     def end(self, previous: Index) -> None:
-        """Take no more messages, and make the server end the stream."""
+        """Discard later messages, and make the server end the stream."""
         request = self._request
         self.link.end(request.request_id)
         if not self._is_over or self._unconfirmed + len(self._buffered_replies) > 1:

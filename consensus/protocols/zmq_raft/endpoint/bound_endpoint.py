@@ -82,11 +82,11 @@ class BoundEndpoint:
 
     @property
     def under_way(self) -> int:
-        """Requests of clients without a final answer."""
+        """Number of requests of clients without a final reply."""
         return 0 if self._endpoint is None else self._endpoint.under_way
 
     async def serve(self, log: FollowedLog, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Answer clients from `log` until canceled. Call it once."""
+        """Serve clients from `log` until canceled. Call it once."""
         self._endpoint = ClientEndpoint(log, self._ident, self._reply)
         async with trio.open_nursery() as nursery:
             for each in (self._authenticator, self._endpoint, self._router, self._broadcast):
@@ -97,7 +97,7 @@ class BoundEndpoint:
             task_status.started()
 
     def _receive(self, frames: list[bytes], user: str | None) -> None:
-        """Take a message; the ROUTER puts the identity of the connection first."""
+        """Process a message, which begins with the identity of the connection."""
         self._counts[EndpointEvent.MESSAGES_RECEIVED] += 1
         if self._endpoint is not None and len(frames) > 1:
             self._endpoint.receive(frames[0], frames[1:], user)

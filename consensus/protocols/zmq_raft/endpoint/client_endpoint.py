@@ -173,7 +173,7 @@ class ClientEndpoint:
 
     @property
     def under_way(self) -> int:
-        """Updates and changes without a final answer, and streams of entries."""
+        """Number of updates and changes without a final reply, and of streams of entries."""
         return len(self._updates) + len(self._changes) + self._streams.count
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -187,7 +187,7 @@ class ClientEndpoint:
             await self._streams.run(task_status=task_status)
 
     def receive(self, identity: bytes, frames: list[bytes], user: str | None = None) -> None:
-        """Take one message of a client, without its identity frame.
+        """Process one message of a client, without its identity frame.
 
         `user` is the sender's public key in hexadecimal digits, if the socket requires keys.
         """

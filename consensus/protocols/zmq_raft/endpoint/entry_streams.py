@@ -96,7 +96,7 @@ class _Budget:
             raise
 
     def change(self, size_bytes: int) -> None:
-        """Release bytes; or take more, beyond the limit, for a message larger than its reservation."""
+        """Add to the used bytes: above 0, even beyond the limit, for a message larger than its reservation."""
         self.used_bytes += size_bytes
         while self._waiting and self._fits(next(iter(self._waiting.values()))):
             granted, wanted_bytes = self._waiting.popitem(last=False)
@@ -123,7 +123,7 @@ class _Unconfirmed(Struct, frozen=True):
 
 
 class EntryStream:
-    """The answer to one request."""
+    """The replies to one request for entries."""
 
     def __init__(
         self, streams: "EntryStreams", request: EntriesRequest, last: Index, answer: Callable[[EntriesReply], bool]
@@ -151,7 +151,7 @@ class EntryStream:
         self._life.cancel()
 
     def confirm(self, request: EntriesRequest) -> bool:
-        """Take a further request of this stream's client; return False if this stream cannot continue with it."""
+        """Process the client's next request for this stream; return False if the stream cannot continue with it."""
         if request.count == 0:
             self.end()
             return True

@@ -172,9 +172,9 @@ class PeerLink:
     def send(
         self, core_request: core.Request, request: PeerRequest, frames: list[bytes], interval_ms: int | None
     ) -> None:
-        """Send the frames of a request, whose id is from `next_id`, until it is answered or another one is sent.
+        """Send the frames of a request, whose id is from `next_id`, until its reply or the next request.
 
-        Without an interval it is sent once, as soon as there is a connection.
+        Without an interval the request is sent once, as soon as there is a connection.
         """
         if self._unanswered_since_s is None:
             self._unanswered_since_s = trio.current_time()

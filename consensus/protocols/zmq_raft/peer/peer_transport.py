@@ -292,7 +292,7 @@ class PeerTransport:
             self._clients(frames[0], frames[1:])
 
     def _take_request(self, frames: list[bytes]) -> None:
-        """Take a request of an alleged member; raises `ZmqRaftError`."""
+        """Process a request of an alleged member; raise `ZmqRaftError` if it is invalid."""
         if len(frames) < _SENDER_FRAMES:
             raise ZmqRaftError(f"a peer's request of {len(frames)} frames")
         identity, message_id, message_type, ident, sender = frames[:5]

@@ -47,7 +47,7 @@ class RequestVoteRpc(Struct, frozen=True, kw_only=True):
 
 
 class RequestVoteResponse(Struct, frozen=True):
-    """Answer to RequestVote."""
+    """The reply to RequestVote."""
 
     message_id: MessageId
     term: Term
@@ -227,7 +227,7 @@ class EntriesRequest(Struct, frozen=True, kw_only=True):
 
 
 class EntriesBatch(Struct, frozen=True, kw_only=True):
-    """Entries up to `last_index`; `is_last` ends the answer. Without entries `last_index` is the end of the log."""
+    """Entries up to `last_index`; `is_last` ends the reply. Without entries `last_index` is the end of the log."""
 
     request_id: RequestId
     is_last: bool
@@ -263,7 +263,7 @@ class LogInfoRequest(Struct, frozen=True):
 
 
 class LogInfoReply(Struct, frozen=True, kw_only=True):
-    """Answer to LogInfoRequest. Up to `prune_index` no request id is fresh, so a snapshot may replace the entries."""
+    """The reply to LogInfoRequest. A snapshot may replace entries up to `prune_index`: their ids are not fresh."""
 
     request_id: RequestId
     is_leader: bool
