@@ -99,8 +99,10 @@ from consensus.storage.planner import Storage
 from consensus.storage.snapshot_form import PLAIN
 
 CLEAN_STOP_SECONDS = 1.0
-"""Time limit for writing the mark of a clean stop. Without it, the next start takes damage to the last group for a torn
-write."""
+"""Time limit for writing the mark of a clean stop.
+
+Without the mark, the next start treats damage to the last group as a torn write.
+"""
 
 _REQUESTS = frozenset(get_args(Request))
 

@@ -145,7 +145,7 @@ class _EntryStream:
         self._arrived.set()
 
     def give_up(self) -> None:
-        """Stop: another peer leads. Kept messages are still correct, and no more will come."""
+        """Stop, because another peer leads. Stored messages are still correct; later messages are discarded."""
         self._is_cut = True
         self._arrived.set()
 
