@@ -110,6 +110,19 @@ def test_i2pd_of_user_is_found_by_its_command_line(files: RouterFiles) -> None:
     assert found.i2cp.state is ServiceState.NOT_LISTENING
 
 
+def test_service_off_by_command_line_is_set_to_true_there(files: RouterFiles) -> None:
+    """Without the option, I2CP and I2PControl are off by default, and SAM is off by its line in `i2pd.conf`."""
+    files.debian_i2pd("[sam]\nenabled = false\n")
+    names = ("i2cp", "i2pcontrol", "sam")
+    files.run(70, " ".join((I2PD_COMMAND, *(f"--{name}.enabled=false" for name in names))))
+    found = found_in(files)
+    assert [each.action for each in found.services] == [
+        f"set --{name}.enabled=true on the command line of i2pd" for name in names
+    ]
+    files.run(70, " ".join((I2PD_COMMAND, *(f"--{name}.enabled=true" for name in names))))
+    assert states(found_in(files)) == ("not listening",) * 3
+
+
 @pytest.mark.parametrize("software", Software)
 def test_router_below_home_variable_is_found(files: RouterFiles, software: Software) -> None:
     """$HOME differs from the home of the account, for example in a container."""

@@ -4,9 +4,9 @@
     options of the command line, then i2pd.conf, then i2pd's defaults ─▶ I2CP, I2PControl, SAM
     tunnels.conf, tunnels.d/*.conf ─▶ server tunnels
 
-A relative path is relative to the working directory of the process. To switch a service on, the operator adds a section
-to the end of `i2pd.conf`; a section may occur twice. Or the operator sets the line `enabled` of the service's section
-to true, or removes the option from the command line.
+A relative path is relative to the working directory of the process. The instruction that switches a service on depends
+on where the option `enabled` of the service is: on the command line or in `i2pd.conf`, the operator sets it to true.
+Without the option, the operator adds a section to the end of `i2pd.conf`; a section may occur twice.
 """
 
 import shlex
@@ -143,7 +143,7 @@ def _switch_on(place: _I2pdPlace, name: str, switch: Option | None) -> tuple[str
         file = shlex.quote(str(place.configuration))
         return f"run `sudo sed -i '{switch.line}s/=.*/= true/' {file}`", ()
     if switch is not None:
-        return f"remove --{name}.enabled from the command line of i2pd", ()
+        return f"set --{name}.enabled=true on the command line of i2pd", ()
     return f"add these lines to {place.configuration}:", (f"[{name}]", "enabled = true")
 
 
