@@ -528,27 +528,28 @@ async def test_configuration_names_unresponsive_leader(autojump_clock: MockClock
         assert client._leader.url is None
 
 
+def log_info_reply(request: Request, leader: str | None, term: int, *, is_leader: bool = False) -> LogInfoReply:
+    return LogInfoReply(
+        request_id=request.request_id,
+        is_leader=is_leader,
+        leader=leader,
+        term=term,
+        first_index=1,
+        last_applied=2,
+        commit=3,
+        last_index=4,
+        snapshot_bytes=5,
+        prune_index=0,
+    )
+
+
 async def test_log_info_of_peer_does_not_change_leader(autojump_clock: MockClock) -> None:
     network, (one, two, three) = cluster()
 
     def serve_log_info(peer: ScriptedPeer, term: int) -> None:
         def script(request: Request, respond: Respond) -> bool:
             if isinstance(request, LogInfoRequest):
-                leads = peer.leader == peer.peer_id
-                respond(
-                    LogInfoReply(
-                        request_id=request.request_id,
-                        is_leader=leads,
-                        leader=peer.leader,
-                        term=term,
-                        first_index=1,
-                        last_applied=2,
-                        commit=3,
-                        last_index=4,
-                        snapshot_bytes=5,
-                        prune_index=0,
-                    )
-                )
+                respond(log_info_reply(request, peer.leader, term, is_leader=peer.leader == peer.peer_id))
             return isinstance(request, LogInfoRequest)
 
         peer.script = script
@@ -570,25 +571,31 @@ async def test_log_info_of_peer_does_not_change_leader(autojump_clock: MockClock
             await client.log_info(two.url, timeout_s=2.0)
 
 
+async def test_log_info_error_reports_earlier_reply_of_any_peer(autojump_clock: MockClock) -> None:
+    network, (one, two, _) = cluster()
+    one.is_unresponsive = True
+
+    def script(request: Request, respond: Respond) -> bool:
+        respond(log_info_reply(request, "1", 7))
+        return True
+
+    two.script = script
+    async with client_of(network) as client:
+        with pytest.raises(NoAnswerError) as unanswered:
+            await client.log_info(one.url, timeout_s=2.0)
+        assert not unanswered.value.has_peer_replied
+        await client.log_info(two.url)
+        with pytest.raises(NoAnswerError) as unanswered:
+            await client.log_info(one.url, timeout_s=2.0)
+        assert unanswered.value.has_peer_replied
+
+
 async def test_log_info_request_repeated_to_unresponsive_peer(autojump_clock: MockClock) -> None:
     network, (_, two, _) = cluster()
 
     def script(request: Request, respond: Respond) -> bool:
         if isinstance(request, LogInfoRequest) and len(two.of(LogInfoRequest)) == 3:
-            respond(
-                LogInfoReply(
-                    request_id=request.request_id,
-                    is_leader=False,
-                    leader="1",
-                    term=7,
-                    first_index=1,
-                    last_applied=2,
-                    commit=3,
-                    last_index=4,
-                    snapshot_bytes=5,
-                    prune_index=0,
-                )
-            )
+            respond(log_info_reply(request, "1", 7))
         return True
 
     two.script = script

@@ -74,7 +74,7 @@ class NoAnswerError(ClientError):
     `has_peer_replied` is False if this client has never received a reply. Peers of another cluster do not reply.
     """
 
-    def __init__(self, text: str, *, has_peer_replied: bool = True) -> None:
+    def __init__(self, text: str, *, has_peer_replied: bool) -> None:
         super().__init__(text)
         self.has_peer_replied = has_peer_replied
 
@@ -154,7 +154,9 @@ class ZmqRaftClient:
                     raise _expired(request.request_id)
                 case wire.ChangeBusy():
                     if trio.current_time() + self._options.busy_s >= deadline_s:
-                        raise NoAnswerError("another change of the members is under way; repeat this one later")
+                        raise NoAnswerError(
+                            "another change of the members is under way; repeat this one later", has_peer_replied=True
+                        )
                     await trio.sleep(self._options.busy_s)
                 case _:
                     raise TypeError(f"a change of the members was answered by {type(reply).__name__}")
@@ -239,10 +241,15 @@ class ZmqRaftClient:
                 while (left_s := deadline_s - trio.current_time()) > 0:
                     reply = await self._links.ask(url, request, min(left_s, self._options.response_ttl_s))
                     if not isinstance(reply, NoReply):
+                        self._leader.has_peer_replied = True
                         return reply
         except OSError as error:
-            raise NoAnswerError(f"{url} cannot be queried: {error.strerror or error}") from error
-        raise NoAnswerError(f"{url} did not reply within {timeout_s:g} s")
+            raise NoAnswerError(
+                f"{url} cannot be queried: {error.strerror or error}", has_peer_replied=self._leader.has_peer_replied
+            ) from error
+        raise NoAnswerError(
+            f"{url} did not reply within {timeout_s:g} s", has_peer_replied=self._leader.has_peer_replied
+        )
 
     async def _call_within(self, timeout_s: float, request: wire.ClientRequest) -> wire.ClientReply:
         """Return the leader's final reply; raise `NoAnswerError`, or `ValueError` if a call has the same request id."""
