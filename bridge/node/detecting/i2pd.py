@@ -4,9 +4,9 @@
     options of the command line, then i2pd.conf, then i2pd's defaults ─▶ I2CP, I2PControl, SAM
     tunnels.conf, tunnels.d/*.conf ─▶ server tunnels
 
-A relative path is relative to the working directory of the process. The instruction that switches a service on depends
-on where the option `enabled` of the service is: on the command line or in `i2pd.conf`, the operator sets it to true.
-Without the option, the operator adds a section to the end of `i2pd.conf`; a section may occur twice.
+A relative path is relative to the working directory of the process. To switch a service on, the operator sets its
+option `enabled` to true, on the command line or in `i2pd.conf`. If the option is missing in both, the operator adds a
+section to the end of `i2pd.conf`; a section may occur twice.
 """
 
 import shlex
