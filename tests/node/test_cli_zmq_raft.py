@@ -210,7 +210,7 @@ def test_updates_can_be_sent_in_parallel(cluster: Cluster, zmq_raft: Callable[..
 def test_failed_update_ends_command_with_reason(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
     result = zmq_raft("update", "one", "expired", "three")
     assert result.exit_code == 1
-    assert "The id is too old or too far in the future, or the peer does not permit this request" in result.stderr
+    assert "the id is too old or too far in the future, or the peer does not permit the request" in result.stderr
     assert "A farm permits JSON objects of clients with a listed key" in result.stderr
     assert cluster.updates == [b"one", b"expired"]
 

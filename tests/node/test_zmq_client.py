@@ -308,7 +308,7 @@ async def test_expired_id_raises_request_expired_error(autojump_clock: MockClock
 
     one.script = expired
     async with client_of(network) as client:
-        with pytest.raises(RequestExpiredError, match="id 0102030405060708090a0b0c is not committed now"):
+        with pytest.raises(RequestExpiredError, match="id 0102030405060708090a0b0c: the id is too old"):
             await client.update(b"old", bytes(range(1, 13)))
     assert len(updates(one)) == 1
 

@@ -9,9 +9,9 @@
     subscribe  the leader's broadcast, and RequestEntries for missing entries (`subscriber`)
     config, log_info, broadcast_url      one request each
 
-A request keeps its id in all repetitions, and the cluster commits an id once. So when a call ends without a reply
-(`NoAnswerError`, or cancellation), an update may be committed or not. Repeating it with the same id within hours does
-no harm: it returns the index. Make the id before the call (`make_request_id`) to be able to repeat an interrupted call.
+If a call ends without a reply (`NoAnswerError` or cancellation), its update may be committed or not. Within some hours,
+the caller can repeat the update with the same id: the cluster commits an id only once, and returns its index. To be
+able to repeat an interrupted call, make the id before the call (`make_request_id`).
 
 Many tasks may share a client; the order of their updates is not defined. A client reads each connection in a separate
 task; a call runs in its caller's task.
@@ -71,7 +71,8 @@ class ClientError(Exception):
 class NoAnswerError(ClientError):
     """A call ended without its result; the text contains the reason. An update may be committed or not.
 
-    `has_peer_replied` is False if this client has never received a reply. Peers of another cluster do not reply.
+    `has_peer_replied` is False if no peer has replied to this client yet. Then the client may have the `ident` of
+    another cluster, because a peer does not reply to such a client.
     """
 
     def __init__(self, text: str, *, has_peer_replied: bool) -> None:
@@ -80,15 +81,22 @@ class NoAnswerError(ClientError):
 
 
 class RequestExpiredError(ClientError):
-    """The id is too old or too far in the future, or the peer does not permit the update; now it is not committed."""
+    """The peer refused the request: its id is too old or too far in the future, or the update is not permitted.
+
+    An earlier request with this id may be committed.
+    """
 
 
 class ConfigRefusedError(ClientError):
-    """The cluster does not accept these members; the text is the peer's."""
+    """The cluster does not accept these members; the text contains the peer's reason."""
 
 
 class ZmqRaftClient:
-    """Made by `connect`. Every call lasts at most `timeout_s` (`math.inf`: until it is canceled)."""
+    """A client of one cluster; made by `connect`.
+
+    `timeout_s` is the time limit of a call. For `entries` and `subscribe`, it limits the time without progress. With
+    `math.inf`, a call without a result lasts until it is canceled.
+    """
 
     def __init__(
         self,
@@ -118,7 +126,8 @@ class ZmqRaftClient:
     async def update(self, data: bytes, request_id: bytes | None = None, *, timeout_s: float = PATIENCE_S) -> Index:
         """Commit `data`, once for each request id; return its index.
 
-        Raises `NoAnswerError`, `RequestExpiredError`, and `ValueError` for an update that no cluster accepts.
+        Raises `NoAnswerError`, `RequestExpiredError`. Raises `ValueError` if no cluster accepts this size of `data` or
+        of the id, or if another call with this id is under way.
         """
         most = self._options.limits.max_entry_data_bytes
         if not 1 <= len(data) <= most:
@@ -139,7 +148,7 @@ class ZmqRaftClient:
         """Make `peers` the members; return the index of the entry with the change.
 
         During another change, the client repeats the request. Raises `ConfigRefusedError`, `NoAnswerError`,
-        `RequestExpiredError`.
+        `RequestExpiredError`. Raises `ValueError` if the id has a wrong size, or if another call with it is under way.
         """
         request = wire.ChangeRequest(self._checked(request_id), self._ident, tuple(peers))
         deadline_s = trio.current_time() + timeout_s
@@ -209,7 +218,7 @@ class ZmqRaftClient:
         return self._read(previous, count, timeout_s)
 
     def subscribe(self, previous: Index, *, timeout_s: float = math.inf) -> AsyncGenerator[LogItem, None]:
-        """Yield every entry after index `previous` once, in order, when it commits, without end (`aclosing`, as above).
+        """Yield every entry after index `previous` once, in order, when it commits, without end. Use `aclosing`.
 
         The subscription survives changes of the leader and lost connections. Parts of a snapshot come first if the log
         is compacted. Raises `NoAnswerError` if no leader could be reached for `timeout_s`.
@@ -252,7 +261,10 @@ class ZmqRaftClient:
         )
 
     async def _call_within(self, timeout_s: float, request: wire.ClientRequest) -> wire.ClientReply:
-        """Return the leader's final reply; raise `NoAnswerError`, or `ValueError` if a call has the same request id."""
+        """Return the leader's final reply.
+
+        Raises `NoAnswerError`, and `ValueError` if another call with this request id is under way.
+        """
         if request.request_id in self._under_way:
             raise ValueError(f"a request with the id {request.request_id.hex()} is under way")
         self._under_way.add(request.request_id)
@@ -340,7 +352,7 @@ async def connect(
     options: ZmqClientOptions | None = None,
     curve: CurveClient | None = None,
 ) -> AsyncIterator[ZmqRaftClient]:
-    """Open a client of the cluster `ident` for the block; `urls` belong to any of its peers (`tcp://host:port`).
+    """Open a client of the cluster `ident` for the block; `urls` has one or more of its peers (`tcp://host:port`).
 
         async with zmq_raft.connect(["tcp://127.0.0.1:8047"], "my cluster") as client:
             index = await client.update(b"hello")
@@ -374,13 +386,13 @@ async def open_client(
 
 
 def is_url(url: str) -> bool:
-    """Return True for `tcp://HOST:PORT`, the only form that a client connects to."""
+    """Return True for `tcp://HOST:PORT`, the only accepted form of a given URL and of a broadcast's URL."""
     return len(url) <= _URL_MAX and _URL.fullmatch(url) is not None
 
 
 def _expired(request_id: bytes) -> RequestExpiredError:
     return RequestExpiredError(
-        f"the request with the id {request_id.hex()} is not committed now. The id is too old or too far in the future,"
-        " or the peer does not permit this request. Compare the clocks, and make a new id if the request was never"
-        " committed before"
+        f"the peer refused the request with the id {request_id.hex()}: the id is too old or too far in the future, or"
+        " the peer does not permit the request. Compare the clocks. Make a new id only if no earlier request with this"
+        " id was committed"
     )

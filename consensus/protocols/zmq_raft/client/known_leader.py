@@ -62,7 +62,7 @@ class KnownLeader:
         self.peers: tuple[Peer, ...] = ()
         """The members according to the last reply."""
         self.has_peer_replied = False
-        """True from the first reply of a peer on: peers of another cluster do not reply, so `ident` is right."""
+        """True if any peer has replied. Peers of another cluster do not reply, so `ident` is right in this case."""
         self._seeds = tuple(dict.fromkeys(seeds))
         self._url: str | None = None
         self._waits_first = False
