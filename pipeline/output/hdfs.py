@@ -1,4 +1,6 @@
-"""Files of HDFS, by the operations of obstore's client that `BucketPath` uses; the client is hdfs-native, without Java.
+"""Files of HDFS, which hdfs-native reads and writes without Java.
+
+`HdfsStore` has the methods of obstore's client that `BucketPath` calls.
 
     key            a data file, or a file of a table's log
     key.~/         a document
@@ -6,14 +8,16 @@
         VERSION    the content of this version
 
 HDFS cannot replace a file on a condition, but a rename fails if its source is missing or its target exists. A writer
-writes the content of its version, and then renames `.~OLD` to `.~NEW`. So this one rename decides between writers. It
-fails after another write or a deletion, even if the document was created again. Consecutive numbers as versions would
-repeat after a deletion. A new document is written as the folder `.~VERSION` and then renamed. Delta Lake's commits have
-numbers already, and delta-rs makes them with such renames.
+writes the content of its version, and then renames `.~OLD` to `.~NEW`. So this one rename decides between writers. The
+rename fails after another write or a deletion, even if the document was created again. With consecutive numbers, a
+version would occur again after a deletion. A new document is written as the folder `.~VERSION` and then renamed. Delta
+Lake's commits have numbers already, and delta-rs makes them with such renames.
 
-A killed writer may leave three things, which no reader uses. The next writer of a document deletes a content without
-effect. After `LEFT_MS`, a writer that creates a document in the same folder deletes a folder `.~VERSION`. The cleanup
-of the table deletes a part of a data file, because no commit contains it.
+A killed writer may leave files that no reader uses:
+
+- The content of a version of a document that is not the valid version: the writer of the next version deletes it.
+- The folder `.~VERSION` of a new document: after `LEFT_MS`, it is deleted when another document is created next to it.
+- A part of a data file: the cleanup of the table deletes it, because no commit names this file.
 """
 
 import uuid
@@ -33,7 +37,7 @@ _PART_BYTES: Final = 1024 * 1024
 
 
 class PreconditionError(Exception):
-    """The file exists, or has another version. The class has the name of obstore's."""
+    """The file exists, or has another version. `BucketPath` identifies this error by its name, as obstore's error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +97,10 @@ class HdfsStore:
                     raise
 
     def put(self, key: str, content: bytes | Path, mode: str | dict[str, str] = "overwrite") -> dict[str, str]:
-        """Write a file: any (`overwrite`), a new one (`create`), or the version after a tag. Raise PreconditionError.
+        """Write a file; return its entity tag. Raise PreconditionError.
 
-        A write that fails in an outage may still have an effect.
+        With a tag as `mode`, replace this version of a document. Without a tag, a document must not exist. A data file
+        must not exist with the mode `create`. A write that fails in an outage may still have an effect.
         """
         if isinstance(mode, dict):
             return {"e_tag": self._replace(key, content, mode["e_tag"])}
@@ -153,13 +158,14 @@ class HdfsStore:
             if found != version:
                 self._discard(f"{folder}/{version}")
                 raise PreconditionError(f"{key} has another version") from error
-        # The writers of these files can only fail now. A newer file may be the next version, so it stays.
+        # `files` was listed before the rename: its files belong to this tag, or to writers whose rename fails now. A
+        # file written since then may be the content of the next version, so it stays.
         for each in files.keys() - {_MARK + tag}:
             self._discard(f"{folder}/{each}")
         return version
 
     def _write(self, path: str, content: bytes | Path, options: Any) -> None:
-        """Write and sync a file. It is deleted after an error, except if it existed."""
+        """Create a file, write it and sync it. If this fails after the creation, delete the file."""
         opened = self._client.create(path, options)
         try:
             with opened as file:
@@ -171,7 +177,7 @@ class HdfsStore:
             raise
 
     def _delete_left(self, parent: str, new: str) -> None:
-        """Delete the folders of killed writers. The time of the new document is the name node's present time."""
+        """Delete the folders of killed writers. The time of the new document serves as the present time of HDFS."""
         found = [*self._client.list_status(parent or "/")]
         now = max((each.modification_time for each in found if _last(each.path) == _last(new)), default=0)
         for each in found:
@@ -179,7 +185,10 @@ class HdfsStore:
                 self._delete(f"{parent}/{_last(each.path)}")
 
     def _below(self, key: str, *, recursive: bool) -> Iterator[tuple[str, bool]]:
-        """Yield the keys below a folder, without contents and unfinished files, and whether each is a folder."""
+        """Yield each key below a folder, with True for a folder, and False for a document or another file.
+
+        Omit unfinished documents. With `recursive`, yield the files of all subfolders, but not the subfolders.
+        """
         with suppress(FileNotFoundError):
             for each in self._client.list_status(f"/{key}", recursive):
                 path, is_folder = each.path.lstrip("/"), bool(each.isdir)
@@ -193,13 +202,13 @@ class HdfsStore:
                     yield path.removesuffix(_DOCUMENT), is_folder and not path.endswith(_DOCUMENT)
 
     def _files(self, key: str) -> dict[str, int]:
-        """Return the names and sizes of a document's files; none without it."""
+        """Return the names and sizes of a document's files; empty if the document does not exist."""
         with suppress(FileNotFoundError):
             return {_last(each.path): int(each.length) for each in self._client.list_status(_folder(key))}
         return {}
 
     def _version(self, key: str) -> str | None:
-        """Return the valid version of a document; None without it."""
+        """Return the valid version of a document; None if the document does not exist."""
         with suppress(FileNotFoundError):
             return _valid(key, self._files(key))
         return None
@@ -209,7 +218,7 @@ class HdfsStore:
             self._client.delete(path, recursive=True)
 
     def _discard(self, path: str) -> None:
-        """Delete a path that no reader uses; after an error a later writer deletes it."""
+        """Delete a path that no reader uses. Ignore an error, because a later writer deletes the path."""
         with suppress(Exception):
             self._delete(path)
 
