@@ -1,4 +1,4 @@
-"""Failure detection: one probe round per period, and the acks and relayed pings for other nodes' rounds.
+"""Failure detection: the probe rounds of this node, and the acks and relayed pings for other nodes' rounds.
 
     0 ─────────── timeout ──────────────────────────────── period
     ping the next  no ack: k helpers ping it as well       still no ack: the target is suspect
@@ -8,10 +8,12 @@ docs/explanation/gossip.md ("Probing") describes the round. docs/reference/gossi
 ping ("Relay"). Its section "Decisions" describes the pings to members that are not peers: scrubs, and pings to dead and
 departed members.
 
-The local health multiplier lengthens period and timeout. A node probes its peers in rotation (SWIM paper, section 4.3).
-The rotation contains each peer once per pass, so a failed peer is found within two passes. A random choice in each
-round would not limit this time. A new peer enters the rotation at a random place, and the node shuffles the order after
-each pass. So members do not probe in a common rhythm.
+A node begins one round per period. It also begins a round for each member that another node reports as suspect or dead.
+The local health multiplier lengthens period and timeout. In the rounds of the periods, a node probes its peers in
+rotation (SWIM paper, section 4.3). The rotation contains each peer once per pass, so a failed peer is found within two
+passes. A random choice in each round would not limit this time. A new peer enters the rotation at a random place, and
+the node shuffles the order after each pass. So members do not probe in a common rhythm. With the option `overlay`, a
+node does not use the rotation: it probes the alive peer whose last message is the oldest.
 
 Pings outside of rounds use the same messages: pings that carry gossip, and pings to dead or departed members. If such a
 ping is not acked, the node does not suspect the member.
@@ -40,7 +42,9 @@ _NONCE_BITS: Final = 64
 ack, so it must never have signed the number before."""
 _SEQ_BITS: Final = 32
 NUMBER_BYTES: Final = 8
-"""Size of a ping's number, in bytes. A message about a link contains it (`etag`), to prove that it answers the ping."""
+"""Size of a ping's number, in bytes. A message that ends a link has the link's secret or the number of a recent ping
+(`etag`). An unknown node cannot guess them, so the message is from the target of the ping.
+"""
 
 
 class Rotation:
@@ -194,8 +198,8 @@ class Prober:
         self._next_round_at = context.now + random.randrange(options.probe_period_ms)
         self._reconnect_at = context.now + options.reconnect_period_ms
         self._numbers: dict[int, NodeId] = {}
-        """Target of each recent ping, by ping number, even after the ack. A message about a link contains one of these
-        numbers as proof.
+        """Target of each recent ping, by ping number, even after the ack. A message that ends a link may have one of
+        these numbers as proof of its sender.
         """
         self._pending: dict[int, tuple[NodeId, int]] = {}
         """The target and send time of each ping that may still be acked, by its number."""
@@ -395,7 +399,8 @@ class Prober:
     def is_for_us(self, source: Address, ping: PingRequest) -> bool:
         """Return True if another member pings this node, and handle any other ping.
 
-        Any other ping is relayed or dropped. If it uses this node's own id, it may show an identity conflict.
+        A ping for another member is relayed or dropped. A ping with this node's id as its source is dropped if it
+        is this node's own ping. Otherwise another node uses the id, and this node acks the ping.
         """
         own_id = self._local.node_id
         if ping.source_id == own_id:

@@ -66,7 +66,7 @@ class Network(Protocol):
         """Return a socket that receives at a broadcast address, shared with others on the same machine."""
 
     async def resolve(self, host: str, port: int) -> Iterable[Address]:
-        """Return the numeric addresses of a name; raise OSError for a name that (currently) does not have any."""
+        """Return the usable numeric addresses of a name; raise OSError if the name cannot be resolved."""
 
 
 class UdpSocket:
@@ -130,7 +130,7 @@ class UdpSocket:
 
 
 class UdpNetwork:
-    """The machine's own network. `interface` is the one for sending and receiving multicast."""
+    """The machine's own network. `interface` is the name of the interface that sends and receives multicast."""
 
     def __init__(self, interface: str | None = None) -> None:
         self._interface = interface
@@ -150,7 +150,7 @@ class UdpNetwork:
             raise
 
     def bind_broadcast(self, address: Address, limit_bytes: int) -> UdpSocket:
-        """Return a UDP socket bound to the broadcast or multicast address itself: unicast does not reach it."""
+        """Return a UDP socket bound to the broadcast or multicast address itself, so it does not receive unicast."""
         kernel_socket = _new_socket(address)
         try:
             kernel_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -167,11 +167,15 @@ class UdpNetwork:
             raise
 
     def _index(self) -> int:
-        """Return the interface's number; 0 leaves the choice to the kernel's routes."""
+        """Return the number of `interface`; 0 if it is not set, so that the kernel's routes choose one."""
         return 0 if self._interface is None else socket.if_nametoindex(self._interface)
 
     def _choose_multicast_interface(self, kernel_socket: socket.socket, address: Address) -> None:
-        """Send multicast of a socket bound to one IPv4 address through that interface, unless another is named."""
+        """Set the interface that the socket uses to send multicast: `interface`, if it is set.
+
+        Otherwise, an IPv4 socket uses the interface with its bound address. The kernel's routes choose the interface
+        for IPv6, and for an IPv4 socket bound to all addresses.
+        """
         try:
             if kernel_socket.family == socket.AF_INET6:
                 kernel_socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, self._index())
@@ -193,7 +197,7 @@ class UdpNetwork:
             kernel_socket.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
 
     async def resolve(self, host: str, port: int) -> list[Address]:
-        """Resolve a name; omit addresses with a link's scope, since the wire format lacks a field for it."""
+        """Resolve a name; omit addresses with a link's scope, because the wire format does not have a scope."""
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
         return list(dict.fromkeys(_address(each[4]) for each in found if "%" not in str(each[4][0])))
 
@@ -208,7 +212,7 @@ def _new_socket(address: Address) -> socket.socket:
 
 @lru_cache(maxsize=_ADDRESSES_REMEMBERED)
 def _address(name: tuple[object, ...]) -> Address:
-    """Return the endpoint in a socket name; IPv6 names carry flow and scope after it."""
+    """Return the endpoint in a socket name; an IPv6 name also contains a flow and a scope."""
     host, port = name[:2]
     return Address(str(host), int(str(port)))
 
