@@ -7,8 +7,8 @@
 A batch queues rows and continues, without waiting for any farm. A thread handles one batch of a farm, and then the farm
 that has waited the longest. A farm has one thread at a time. An unreachable farm is skipped after seconds
 (`CONTACT_SECONDS`). A farm that took `SLOW_SECONDS` waits in a separate queue until it is quick again. So at least
-`WORKERS` - `SLOW_WORKERS` threads stay free for the other farms, for any number of hanging farms. A farm that becomes
-slow occupies one of these threads for one batch only. A queue keeps the newest `QUEUE_BATCHES` batches of a farm.
+`WORKERS` - `SLOW_WORKERS` threads stay free for the other farms, for any number of hanging farms. A slow farm
+occupied one of these threads only for its first slow batch. A queue keeps the newest `QUEUE_BATCHES` batches of a farm.
 
 Each farm has separate smoothed figures, and an entry for it is made from its log alone. Its cluster id and its
 `throughIndex` make it invalid in another farm and after a newer entry.
