@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import re
 from pathlib import Path
 
 import pytest
@@ -43,14 +44,14 @@ def test_list_has_nodes_with_their_tokens(tmp_path: Path) -> None:
     assert tokens == ["five", "six"]
 
 
-def test_names_and_addresses_are_farms_in_their_order(tmp_path: Path) -> None:
+def test_chosen_farms_keep_order_of_names_and_addresses(tmp_path: Path) -> None:
     socket = str(tmp_path / "mill" / "control.sock")
     farms = chosen_farms(("harbor", socket), written(tmp_path))
     assert list(farms) == ["harbor", socket]
     assert farms[socket]() == (Path(socket),)
 
 
-def test_directory_of_nodes_is_one_farm_and_neighbors_are_not(tmp_path: Path) -> None:
+def test_address_of_directory_finds_only_nodes_inside_it(tmp_path: Path) -> None:
     for name in ("a/node-1", "a/node-2", "b"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "control.sock").touch()
@@ -96,17 +97,19 @@ def test_list_decoder_returns_list_or_one_error(content: bytes) -> None:
 
 
 def test_unknown_name_lists_known_farms(tmp_path: Path) -> None:
-    with pytest.raises(FarmListError, match="harbour is neither the name of a listed farm nor an address"):
-        chosen_farms(("harbour",), written(tmp_path))
+    path = written(tmp_path)
+    with pytest.raises(FarmListError, match=f"^harbour is neither .*: {re.escape(str(path))} has mill, harbor$"):
+        chosen_farms(("harbour",), path)
 
 
-def test_missing_list_is_named_if_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_list_is_named_with_its_path_if_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert default_list() == tmp_path / "garlicfarm" / "farms.toml"
-    with pytest.raises(FarmListError, match="does not exist"):
+    path, given = tmp_path / "garlicfarm" / "farms.toml", tmp_path / "none.toml"
+    assert default_list() == path
+    with pytest.raises(FarmListError, match=f"the list {re.escape(str(path))} does not exist"):
         chosen_farms(("mill",), None)
-    with pytest.raises(FarmListError, match="cannot be read"):
-        chosen_farms((), tmp_path / "none.toml")
+    with pytest.raises(FarmListError, match=f"^{re.escape(str(given))} cannot be read"):
+        chosen_farms((), given)
     with pytest.raises(ControlError, match="needs a token"):
         chosen_farms(("https://192.168.7.5",), None)
 

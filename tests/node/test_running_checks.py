@@ -27,7 +27,7 @@ def found(view: FarmView) -> dict[str, Check]:
     return checks
 
 
-def test_evicted_member_is_not_missed() -> None:
+def test_members_check_ignores_evicted_member() -> None:
     view = healthy()
     other = next(member for member in view.members if not member.is_self)
     dead = replace(other, status=MemberStatus.DEAD, evicted=True)
@@ -66,7 +66,7 @@ def test_node_of_healthy_farm_is_ok() -> None:
         ),
     ],
 )
-def test_place_in_publishing_has_reason_and_score(
+def test_publishing_check_has_choice_score_and_action(
     inability: str | None, choice: str, result: CheckResult, action: str
 ) -> None:
     view = healthy()
@@ -82,7 +82,7 @@ def test_place_in_publishing_has_reason_and_score(
 
 
 def test_reported_leaf_without_router_has_own_remedy() -> None:
-    """The line `router` may be missing, or may be about a router that has started since."""
+    """`doctor` may not print a line `router`, or its router may have started after the report."""
     view = healthy()
     lost = ConditionView(LeafFault.ROUTER.value, holds=False, since_ms=5_000, failures=1, last_error="refused")
     reports = tuple(

@@ -1,8 +1,8 @@
-"""Batches that a controller of Apache Kafka accepts in its log, and batches that end it: limits for another leader.
+"""Batches that a controller of Apache Kafka reads from its log, and batches that end the controller.
 
-Every controller parses every record, even on standby, and exits at the first unreadable record: it logs
-"Encountered fatal fault", and exits again at each start. So our voter, when it leads Kafka's controllers, may write
-only control records of version 0, and its clients may produce only metadata.
+Every controller parses every record, also a standby controller. At the first unreadable record it logs "Encountered
+fatal fault" and exits, and again after each start. Our voter may be the leader of Kafka's controllers. As their leader,
+it may write only control records of version 0, and its clients may produce only records of the metadata.
 
 Each test appends one batch to the log of a stopped controller, as a leader's Fetch response would have done.
 """
@@ -51,7 +51,7 @@ def varint(number: int) -> bytes:
 def batch(
     offset: int, epoch: int, key: bytes | None, value: bytes, *, attributes: int = 0, later_ms: Iterable[int] = (0,)
 ) -> bytes:
-    """Return a handwritten batch, independent of the product's writer, which a leader uses. One record per time."""
+    """Return a batch with one record for each time in `later_ms` (ms from now), without the product's writer."""
     now_ms, records = int(time.time() * 1000), b""
     spelled_key = varint(-1) if key is None else varint(len(key)) + key
     times = list(later_ms)
@@ -64,7 +64,7 @@ def batch(
 
 
 def leader_change(version: int, ids: Iterable[int]) -> bytes:
-    """Return a LeaderChange with all voters granting; version 1 has directory ids."""
+    """Return a LeaderChange with the votes of all voters; version 1 has directory ids."""
     voters = [struct.pack(">i", voter_id) + (uuid.uuid4().bytes if version else b"") + b"\x00" for voter_id in ids]
     spelled = bytes([len(voters) + 1]) + b"".join(voters)
     return struct.pack(">hi", version, 1) + spelled + spelled + b"\x00"
