@@ -528,7 +528,7 @@ async def test_configuration_names_unresponsive_leader(autojump_clock: MockClock
         assert client._leader.url is None
 
 
-def log_info_reply(request: Request, leader: str | None, term: int, *, is_leader: bool = False) -> LogInfoReply:
+def log_info_reply(request: LogInfoRequest, leader: str | None, term: int, *, is_leader: bool = False) -> LogInfoReply:
     return LogInfoReply(
         request_id=request.request_id,
         is_leader=is_leader,
@@ -576,6 +576,7 @@ async def test_log_info_error_reports_earlier_reply_of_any_peer(autojump_clock: 
     one.is_unresponsive = True
 
     def script(request: Request, respond: Respond) -> bool:
+        assert isinstance(request, LogInfoRequest)
         respond(log_info_reply(request, "1", 7))
         return True
 
