@@ -13,7 +13,7 @@ from tests.end_to_end.farm import Farm, local_farm
 
 @pytest.fixture(scope="module")
 def shared_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    with local_farm(tmp_path_factory.mktemp("standing"), 3) as farm:
+    with local_farm(tmp_path_factory.mktemp("standing"), 3, lan_timing=True) as farm:
         farm.start_all()
         yield farm
 

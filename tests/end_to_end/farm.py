@@ -382,15 +382,15 @@ def marks(entries: dict[int, LogEntryView]) -> dict[int, str]:
     return found
 
 
-def local_farm(directory: Path, servers: int) -> Farm:
-    """Return a farm with the files of `garlicfarm up`, and the Raft timing of several machines.
+def local_farm(directory: Path, servers: int, *, lan_timing: bool = False) -> Farm:
+    """Return a farm with the files of `garlicfarm up`. The caller starts its nodes.
 
-    Its election timeouts are twice as long. So a short lack of processor time does not cause an election, and an idle
-    farm needs less processor time. The caller starts the nodes.
+    `lan_timing` doubles the election timeouts: nodes use the timing of several machines. So a short lack of processor
+    time does not cause an election in tests of elections.
     """
     directory.mkdir(parents=True, exist_ok=True)
     made = prepare(directory, servers)
-    for node in made.nodes:
+    for node in made.nodes if lan_timing else ():
         rest, section, consensus = node.configuration_file.read_text().partition("[consensus]")
         node.configuration_file.write_text(rest + section + consensus.replace('timing = "local"', 'timing = "lan"', 1))
     return Farm(directory, [Node(node.configuration_file) for node in made.nodes])

@@ -181,7 +181,7 @@ def test_allowed_operations_have_reasons_and_limits() -> None:
 
 @pytest.fixture(scope="module")
 def shared_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    with local_farm(tmp_path_factory.mktemp("farm"), 3) as farm:
+    with local_farm(tmp_path_factory.mktemp("farm"), 3, lan_timing=True) as farm:
         yield farm
 
 

@@ -27,7 +27,7 @@ FORGED = b'{"mark":"forged"}'
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     """Start three founders with long election timeouts, so that only an attack raises the term, and a fourth voter."""
-    with local_farm(tmp_path_factory.mktemp("raft-port"), 3) as made:
+    with local_farm(tmp_path_factory.mktemp("raft-port"), 3, lan_timing=True) as made:
         made.start_all()
         made.wait_settled()
         fourth = add_node(made, "node-4")
