@@ -45,9 +45,9 @@ PUBLISHER_BOUND_S = 10 * 3 * REPORTING_PERIOD_MS / 1000
 LIVING = {MemberStatus.ALIVE, MemberStatus.SUSPECT}
 PASSING = re.compile(
     "only the leader decides|less than a majority|no majority answers|No node was evicted; try again|(is|are) down, |"
-    "did not confirm that "
+    "did not confirm that |not all servers of the farm support this entry yet"
 )
-"""Refusals caused by an election, or by a process without processor time for a second. The command succeeds later."""
+"""Refusals caused by an election, a new farm, or a process without processor time. The command succeeds later."""
 
 T = TypeVar("T")
 

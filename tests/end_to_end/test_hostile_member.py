@@ -123,9 +123,13 @@ def attack(farm: Farm, share: float) -> None:
         assert "Traceback" not in node.log_file.read_text(errors="replace"), farm.logs()
         assert node.resident_bytes() - memory[node.name] < GROWTH_BOUND_BYTES
         assert node.view().raft.term < 2**62, "terms were not used up"
-        status = call("status", "--node", node.directory)
-        # 3 is a warning: the member is down, and its report names a master that no other server reports.
-        assert status.returncode in (0, 3), status.stdout
+        # 3 is a warning: the member is down, and its report names a master that no other server reports. On a busy
+        # machine an election may be in progress.
+        farm.wait_until(
+            lambda node=node: call("status", "--node", node.directory).returncode in (0, 3),  # type: ignore[misc]
+            START_BOUND_S,
+            f"{node.name} reports at most a warning",
+        )
     # And after the eviction of the member, the farm publishes, loses its leader, and restarts
     farm.wait_done("node", "evict", node_id, "--yes", at=farm.wait_settled)
     leader = farm.wait_settled()
