@@ -30,7 +30,7 @@ NODE_ID = bytes(8)
 
 def test_old_node_is_refused_with_remedy(tmp_path: Path) -> None:
     shutil.copy(RECORDED / FILE_NAME, tmp_path)
-    with pytest.raises(UnusableFormationError, match=r"version 1: .* cannot verify the farm\. .* `garlicfarm backup FILE`"):
+    with pytest.raises(UnusableFormationError, match=r"version 1: .* cannot verify .* `garlicfarm backup FILE`"):
         load_formation(tmp_path, NODE_ID)
     with pytest.raises(StateReadingError, match=r"garlicfarm recover --from FILE --state-dir NEW"):
         trio.run(read_directory, tmp_path)
