@@ -5,6 +5,7 @@ the detection time of a crash, with the network's loss and the group's churn.
 """
 
 import gc
+import os
 import resource
 import sys
 import time
@@ -105,7 +106,7 @@ def gossip(
 
 def _require_writable(plot: Path) -> None:
     """Check that the chart can be written, before a run that may take hours; do not change an existing file."""
-    target = plot.resolve()
+    target = Path(os.path.realpath(plot))  # `resolve` raises RuntimeError for a link to itself.
     is_new = not target.exists()
     try:
         with target.open("ab"):

@@ -8,6 +8,7 @@
 A place has only its own options: one function (`place_of`) checks the command line, and refuses options of two places.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -91,7 +92,7 @@ class Nodes(_Place):
                 "no farm found below ./farm-state; start one (`garlicfarm up --nodes 3`)"
                 " or name a node's control socket with --node",
             )
-        return tuple(str(path.resolve()) for path in found)
+        return tuple(map(os.path.realpath, found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +242,8 @@ def _address(node: str) -> str:
     if node.startswith(f"{TCP_SCHEME}://"):
         return node
     path = Path(node)
-    return str((path / CONTROL_SOCKET if path.is_dir() else path).resolve())
+    # `resolve` raises RuntimeError for a link to itself.
+    return os.path.realpath(path / CONTROL_SOCKET if path.is_dir() else path)
 
 
 def _options_of_kafka(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

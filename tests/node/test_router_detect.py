@@ -17,7 +17,7 @@ from bridge.cli.main import cli
 from bridge.cli.router.detect import router
 from bridge.node.detecting.found import FoundRouter, ServiceState
 from bridge.node.detecting.machine import MachineFiles
-from bridge.node.detecting.node_file import USER_FILE, default_node_file
+from bridge.node.detecting.node_file import USER_FILE, default_node_file, read_node_file
 from bridge.node.detecting.proposal import detect_routers
 from bridge.node.router.link import Software
 from bridge.node.security.key_files import save_signing_key
@@ -459,6 +459,13 @@ def test_kind_of_router_can_be_chosen(files: RouterFiles, node: Path) -> None:
     files.java(str(HOME / ".i2p"))
     detect(node, "--software", "java", "--yes")
     assert table_of(node)["router"]["software"] == "java"
+
+
+def test_configuration_that_links_to_itself_raises_oserror(tmp_path: Path) -> None:
+    """The commands report an OSError with its path."""
+    (tmp_path / "node.toml").symlink_to("node.toml")
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        read_node_file(tmp_path / "node.toml")
 
 
 def test_json_does_not_write_without_yes(files: RouterFiles, node: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from pipeline.cli.places import Nodes
 from pipeline.cli.queries import query
 from pipeline.output.buckets import output_of
 from pipeline.run import LAYOUT, RunSettings, claim_layout, claim_range, prepare, run_forever, run_once
@@ -55,6 +56,12 @@ def test_directory_below_loop_of_links_does_not_have_tables(tmp_path: Path) -> N
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     refused = CliRunner().invoke(query, ["farms", "--output", str(tmp_path / "loop" / "tables")])
     assert (refused.exit_code, "does not contain tables" in refused.stderr) == (1, True)
+
+
+def test_socket_that_links_to_itself_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(FarmLogError, match="Too many levels of symbolic links"):
+        Nodes(nodes=(str(tmp_path / "loop"),)).refuse_outside(1, 1)
 
 
 @pytest.mark.parametrize(("table", "checkpoint"), [("reports", "checkpoint"), ("events", "checkpoint-events")])

@@ -123,12 +123,15 @@ def test_command_runs_smallest_groups(arguments: list[str]) -> None:
     assert "load at rest" in result.output
 
 
-def test_unwritable_picture_is_rejected_before_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("target", ["no/such.svg", "link.svg"], ids=["missing-directory", "link-to-itself"])
+def test_unwritable_picture_is_rejected_before_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
     def run(*_: object) -> None:
         raise AssertionError("the run was started")
 
     monkeypatch.setattr(Play, "run", run)
-    (tmp_path / "link.svg").symlink_to(tmp_path / "no" / "such.svg")
+    (tmp_path / "link.svg").symlink_to(tmp_path / target)
     refused = CliRunner().invoke(cli, ["simulate", "gossip", "--plot", str(tmp_path / "link.svg")])
     assert refused.exit_code == 1
     assert "cannot be written" in refused.output

@@ -122,7 +122,7 @@ def default_node_file(homes: Iterable[Path]) -> Path | None:
 
 def read_node_file(path: Path) -> NodeFile:
     """Read a configuration, and follow links to it; a missing file is empty. Raise PlanError or OSError."""
-    real = path.resolve()
+    real = Path(os.path.realpath(path))  # `resolve` raises RuntimeError for a link to itself.
     try:
         with real.open("rb") as file:
             content, status = file.read(FILE_LIMIT_BYTES + 1), os.fstat(file.fileno())
