@@ -23,7 +23,6 @@ from typing import Generic, TypeVar, assert_never
 
 import trio
 from msgspec import Struct, field
-from msgspec.structs import asdict
 
 from consensus.core.model import Milliseconds
 from consensus.protocols.zmq_raft.counters import EndpointDrop
@@ -238,9 +237,19 @@ class ClientEndpoint:
                 assert_never(request)
 
     def _log_info(self, request: wire.LogInfoRequest) -> wire.LogInfoReply:
-        described = asdict(self._log.describe())
-        del described["peers"]
-        return wire.LogInfoReply(request_id=request.request_id, **described)
+        now = self._log.describe()
+        return wire.LogInfoReply(
+            request_id=request.request_id,
+            is_leader=now.is_leader,
+            leader=now.leader,
+            term=now.term,
+            first_index=now.first_index,
+            last_applied=now.last_applied,
+            commit=now.commit,
+            last_index=now.last_index,
+            snapshot_bytes=now.snapshot_bytes,
+            prune_index=now.prune_index,
+        )
 
     def _count_ignored(self, reason: EndpointDrop, *, taken: bool) -> None:
         if not taken:
