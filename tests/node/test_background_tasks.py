@@ -24,6 +24,7 @@ from bridge.wire.log.entries import decode
 from bridge.wire.log.proof import sign_entry
 from consensus.core.effects import Outcome, Role, RoleChanged
 from consensus.core.model import ServerId
+from consensus.server.errors import NotLeaderError
 from consensus.server.event_loop import now_ms
 from tests.authored import CLUSTER_ID, key_of
 from tests.node.farm_stage import (
@@ -343,6 +344,28 @@ async def test_accepted_plan_is_signed_for_router(autojump_clock: MockClock) -> 
     assert structure.destination == MASTER.destination
     assert verify(structure).holds
     assert stage.background_tasks.published == stage.events("published") == 1
+
+
+async def test_restarted_former_publisher_does_not_propose(autojump_clock: MockClock) -> None:
+    """Its stored log names it as publisher, but the farm has chosen another one since."""
+    stage, address = Stage(), MASTER.destination.base64
+    last = Publication(address, OWN, NOW_S - 600, "00")
+    stored = MasterState(choice=Choice(OWN), leaves=(Leaf(LEAF.base64, 0),), publication=last)
+    stage.applied_state.farm.state = replace(stage.applied_state.state, masters={address: stored})
+    attempts: list[int] = []
+
+    async def barrier() -> None:
+        attempts.append(now_ms())
+        if len(attempts) == 1:
+            raise NotLeaderError(None)
+        await stage.append_record(rival_report())
+
+    stage.replica.barrier = barrier
+    async with on_duty(stage):
+        await trio.sleep(4)
+        assert stage.applied_state.state.masters[address].choice.server_id == OTHER
+    assert len(attempts) == 2
+    assert stage.records(Publication) == []
 
 
 async def test_first_publication_follows_report_of_last_voter(autojump_clock: MockClock) -> None:

@@ -56,7 +56,7 @@ from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.i2p.meta_lease_set import LeaseSetError
 from bridge.wire.i2p.structures import I2pError, base64_encode
 from bridge.wire.log.entries import encode
-from consensus import ServerStoppedError, next_tick_s
+from consensus import NotLeaderError, ServerBusyError, ServerStoppedError, next_tick_s
 from consensus import now_ms as monotonic_ms
 from consensus.net import Backoff
 
@@ -162,6 +162,8 @@ class PublishingTask:
         self._standby = Standby(context, key)
         self._standby_due = False
         self._resigned = False
+        self._is_current = False
+        """True once this run of the node has applied all entries acknowledged before its first plan."""
         self._is_seen: bool | None = None
         """The last result of other nodes' look-ups in this node's turn; None before a clear result."""
         self._hand_over_again = False
@@ -276,6 +278,12 @@ class PublishingTask:
             self._alarms.unfenced.clear(self.master)
             self._review_look_ups()
             plan = self._plan()
+            if plan is not None and not self._is_current:
+                # The log of the last run may name this node, although the farm has chosen another publisher since.
+                with suppress(NotLeaderError, ServerBusyError, ServerStoppedError):
+                    await self._context.replica.read_barrier()
+                    self._is_current = True
+                plan = self._plan() if self._is_current else None
             if plan is not None:
                 await self._propose(plan)
             elif self._is_not_publisher():
