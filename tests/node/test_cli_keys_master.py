@@ -120,10 +120,12 @@ def test_spare_keys_are_added_with_master_key(garlicfarm: Call, tmp_path: Path) 
     assert "is not the master key of this node" in refused.stderr
     missing = garlicfarm("keys", "master", str(tmp_path / "missing.key"), "--spare", "2")
     assert "missing.key does not exist" in missing.stderr
+    spare = SpareKeys(node_places().state_dir)
+    (spare.directory / "2026 old.key").touch()
     done = garlicfarm("keys", "master", str(file), "--spare", "2")
     assert done.exit_code == 0
     assert "Spare keys: 2." in done.stdout
-    assert len(SpareKeys(node_places().state_dir).free()) == 2
+    assert [each.name for each in spare.free()] == ["1.key", "2.key"]
     assert node_places().configuration.read_text() == before
 
 

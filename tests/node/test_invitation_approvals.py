@@ -14,7 +14,7 @@ from bridge.api.requests import RevokeRequest
 from bridge.core.membership.admission import Standing
 from bridge.node.inviting.granting import APPROVE_EVERY_S, LOOK_EVERY_S, Approvals
 from bridge.node.inviting.invitations import APPROVAL_LIFETIME_MS, FILE_NAME, Invitations, Joiner, Use
-from bridge.node.inviting.inviting import CERTIFICATE_RETRY_S, Inviting
+from bridge.node.inviting.inviting import CERTIFICATE_RETRY_S, Inviting, NotInvitingError
 from bridge.node.inviting.listener import DIRECTORY, listener_certificate
 from bridge.node.inviting.requests import InvitationRequests
 from tests.members import farm_member
@@ -144,6 +144,22 @@ async def test_revoked_use_is_not_approved(tmp_path: Path) -> None:
 
 
 @in_simulated_time
+async def test_use_revoked_during_approval_is_not_approved(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    [first] = story.redeem("site-1")
+    story.redeem("site-2", "thief")
+    approve = story.approve
+
+    async def approve_and_revoke(node_id: bytes) -> None:
+        story.invitations.revoke(story.invitations.all[-1].id)
+        await approve(node_id)
+
+    story.approve = approve_and_revoke  # type: ignore[method-assign]
+    await story.run(10 * APPROVE_EVERY_S)
+    assert story.attempts == [first.node_id]
+
+
+@in_simulated_time
 async def test_full_disk_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     story = Story(tmp_path)
     story.redeem("site-2")
@@ -168,6 +184,31 @@ def inviting(directory: Path, events: list[tuple[str, Any]], host: str = "127.0.
 
     current: Any = SimpleNamespace(farm=None)
     return Inviting(node=node, current=current, invitations=Invitations(directory), approve=approve)
+
+
+async def test_simultaneous_invitations_respect_the_limit(tmp_path: Path) -> None:
+    """Before the farm is created, each further token would add a founder."""
+    made = inviting(tmp_path, [])
+    node: Any = made.node
+    local = node.local
+    local.configuration.consensus.advertise = SimpleNamespace(host="127.0.0.1")
+    local.trace = SimpleNamespace(append=lambda *_: None)
+    local.farm_key = SimpleNamespace(expect=3)
+    node.forming = SimpleNamespace(cluster_id=None)
+    ends = list[str]()
+
+    async def create() -> None:
+        try:
+            await made.create(2, HOUR_S)
+            ends.append("created")
+        except NotInvitingError:
+            ends.append("refused")
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(create)
+    assert sorted(ends) == ["created", "refused"]
 
 
 def test_names_of_running_nodes_are_taken(tmp_path: Path) -> None:

@@ -61,6 +61,9 @@ class Stage:
         return Token((InviterAddress(HOST, self.port),), self.certificate.fingerprint, secret)
 
     granting: Callable[[Joiner], Awaitable[Granted]] | None = None
+    lock: trio.Lock = field(default_factory=trio.Lock)
+
+    is_name_taken: Callable[[Joiner], bool] = lambda _: False
 
     async def grant(self, joiner: Joiner) -> Granted:
         if self.granting is not None:
@@ -79,13 +82,13 @@ async def stage(directory: Path) -> AsyncIterator[Stage]:
         invitations=made.invitations,
         certificate=made.certificate,
         grant=made.grant,
-        is_name_taken=lambda joiner: joiner.name == "site-a",
+        is_name_taken=lambda joiner: joiner.name == "site-a" or made.is_name_taken(joiner),
         refused=lambda _, code: made.refused.append(code),
     )
     made.invitations.create(1, 3600, port)
     with trio.fail_after(TIMEOUT_S):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(listener.run, trio.Lock())
+            nursery.start_soon(listener.run, made.lock)
             await reachable(port)
             yield made
             nursery.cancel_scope.cancel()
@@ -168,6 +171,32 @@ async def test_grants_are_made_one_at_a_time(tmp_path: Path, monkeypatch: pytest
             for _ in range(4):
                 nursery.start_soon(redeem, token, NodeIdentity.throwaway(), "site-b")
         assert (len(node.granted), most[0]) == (4, 1)
+
+
+async def test_farm_key_is_not_granted_after_revocation(tmp_path: Path) -> None:
+    async with stage(tmp_path) as node, trio.open_nursery() as nursery:
+        order, revoked = list[str](), trio.Event()
+
+        async def revoke() -> None:
+            async with node.lock:
+                node.invitations.revoke(node.invitations.all[-1].id)
+                order.append("revoked")
+                revoked.set()
+
+        async def grant(_: Joiner) -> Granted:
+            await trio.lowlevel.checkpoint()
+            order.append("granted")
+            return Granted(SECRET_OF_FARM, "site-a")
+
+        def is_name_taken(_: Joiner) -> bool:
+            # The request holds the lock now, so the revocation is next.
+            nursery.start_soon(revoke)
+            return False
+
+        node.granting, node.is_name_taken = grant, is_name_taken
+        await redeem(node.token(), NodeIdentity.throwaway(), "site-b")
+        await revoked.wait()
+        assert order == ["granted", "revoked"]
 
 
 async def test_unconfirmed_farm_key_is_not_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,7 +426,13 @@ async def test_slow_sender_loses_its_connection(tmp_path: Path, autojump_clock: 
 async def test_reply_in_wrong_form_is_a_join_error(tmp_path: Path) -> None:
     certificate = listener_certificate(tmp_path)
     token = Token((InviterAddress(HOST, 1),), certificate.fingerprint, bytes(16))
-    for sent in (b"\xff\xff\xff\xff", b"\0\0\0\x02{}", b"", b"\0\0\0\x10abc"):
+    wrong, broke = "replied in a wrong form", "broke: it ended within a message. Run the same command again"
+    for sent, reason in (
+        (b"\xff\xff\xff\xff", wrong),
+        (b"\0\0\0\x02{}", wrong),
+        (b"", broke),
+        (b"\0\0\0\x10abc", broke),
+    ):
 
         async def answer(transport: trio.SocketStream, sent: bytes = sent) -> None:
             stream = TlsStream(transport, certificate.server_context(), server_side=True)
@@ -406,4 +441,4 @@ async def test_reply_in_wrong_form_is_a_join_error(tmp_path: Path) -> None:
             await stream.aclose()
 
         async with served(answer) as port:
-            await refused(replace(token, places=(InviterAddress(HOST, port),)), "replied in a wrong form|broke")
+            await refused(replace(token, places=(InviterAddress(HOST, port),)), reason)

@@ -88,9 +88,9 @@ class Inviting:
 
     async def create(self, uses: int, lifetime_s: int) -> tuple[Invitation, Token]:
         """Make an invitation. Raise NotInvitingError, InvitationError, CertificateError and OSError."""
-        self._check(uses)
         configuration = self.node.local.configuration
         async with self.lock:
+            self._check(uses)
             with trio.CancelScope(shield=True):
                 make = partial(create_invitation, configuration, self.invitations, uses, lifetime_s)
                 made, token = await trio.to_thread.run_sync(make)

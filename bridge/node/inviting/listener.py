@@ -140,9 +140,9 @@ class InvitationListener:
             return self._refused(address, RefusalCode.UNPROVEN, text)
         joiner = Joiner(request.public_key, request.name)
         try:
-            found = await self._redeem(request.secret, joiner, lock)
-            self.redeemed(found, joiner)
-            async with lock:  # Two grants at a time could choose the same spare key.
+            # Two grants at a time could choose the same spare key, and no grant may follow a revocation.
+            async with lock:
+                self.redeemed(await self._redeem(request.secret, joiner), joiner)
                 return Reply(granted=await self.grant(joiner))
         except RedeemError as error:
             return self._refused(address, error.code, str(error))
@@ -153,13 +153,11 @@ class InvitationListener:
             text = f"the disk of the inviting node: {error.strerror or error}; correct it, and run the command again"
             return self._refused(address, RefusalCode.FAILED, text)
 
-    async def _redeem(self, secret: bytes, joiner: Joiner, lock: trio.Lock) -> Invitation:
+    async def _redeem(self, secret: bytes, joiner: Joiner) -> Invitation:
         # Shielded: after a canceled write the file and the memory would differ.
-        async with lock:
-            with trio.CancelScope(shield=True):
-                spend = partial(self.invitations.redeem, secret, joiner, is_name_taken=self.is_name_taken(joiner))
-                found = await trio.to_thread.run_sync(spend)
-        return found
+        with trio.CancelScope(shield=True):
+            spend = partial(self.invitations.redeem, secret, joiner, is_name_taken=self.is_name_taken(joiner))
+            return await trio.to_thread.run_sync(spend)
 
     def _refused(self, address: str, code: RefusalCode, text: str) -> Reply:
         self.refused(address, code)
@@ -177,6 +175,6 @@ async def _receive_exactly(stream: TlsStream, size: int) -> bytes:
     while len(received) < size:
         data = await stream.receive_some(size - len(received))
         if not data:
-            raise InvitationError("the connection ended within a message")
+            raise trio.BrokenResourceError("it ended within a message")
         received += data
     return bytes(received)

@@ -20,6 +20,7 @@ from consensus.storage import sync_directory
 DIRECTORY: Final = "spare-keys"
 KEYS_MAX: Final = 64
 _FREE: Final = re.compile(r"[0-9]{1,6}\.key")
+_NUMBERED: Final = re.compile(r"([0-9]{1,6})\.key")
 
 
 class SpareKeys:
@@ -31,7 +32,7 @@ class SpareKeys:
     def add(self, keys: Iterable[SigningKey]) -> list[Path]:
         """Store keys under the next numbers, all of them or none. Raise KeyFileError and OSError."""
         self.directory.mkdir(mode=0o700, exist_ok=True)
-        numbers = [int(each.name.split(".")[0]) for each in self.directory.iterdir() if each.name[0].isdigit()]
+        numbers = [int(found[1]) for each in self.directory.iterdir() if (found := _NUMBERED.match(each.name))]
         first = max(numbers, default=0) + 1
         made = {self.directory / f"{number}.key": key for number, key in enumerate(keys, first)}
         if len(self.free()) + len(made) > KEYS_MAX:
