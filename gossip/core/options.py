@@ -12,10 +12,13 @@ switched off for the whole group. docs/reference/gossip-experiments.md has the o
 member, and do not change this node's view (`gossip.core.updates`).
 """
 
-from typing import Self
+from typing import Final, Self
 
 from msgspec import Struct, structs
 from msgspec.structs import replace
+
+SEED_ADDRESSES_LIMIT: Final = 64
+"""Limit for the addresses to join through."""
 
 
 class TokenBucket:
@@ -68,7 +71,7 @@ class SwimOptions(Struct, frozen=True, kw_only=True):
     directory_age_ms: int = 3_600_000
     tombstone_ms: int = 21_600_000
 
-    seeds_limit: int = 64
+    seeds_limit: int = SEED_ADDRESSES_LIMIT
     join_timeout_ms: int = 1_000
     join_tries: int = 3
     joins_in_flight: int = 3

@@ -36,9 +36,8 @@ from gossip.core.events import (
 from gossip.core.keyring import Keyring
 from gossip.core.member import METADATA_LIMIT_BYTES, Address
 from gossip.core.messages import BODY_LIMIT_BYTES, QUERY_TIMEOUT_LIMIT_MS
-from gossip.core.options import TokenBucket
+from gossip.core.options import SEED_ADDRESSES_LIMIT, TokenBucket
 from gossip.core.user_events import broken_limit
-from gossip.node.settings import SEEDS_LIMIT
 
 WAITING_LIMIT: Final = 64
 REQUESTS_PER_SECOND: Final = 20.0
@@ -95,11 +94,11 @@ class Requests:
         """Add seeds; remove the seeds in `former`."""
         for address in former:
             self._seeds.pop(address, None)
-            if len(self._former_seeds) < SEEDS_LIMIT:
+            if len(self._former_seeds) < SEED_ADDRESSES_LIMIT:
                 self._former_seeds[address] = None
         for address in addresses:
             self._former_seeds.pop(address, None)
-            if len(self._seeds) < SEEDS_LIMIT:
+            if len(self._seeds) < SEED_ADDRESSES_LIMIT:
                 self._seeds[address] = None
         self._ring_doorbell()
 

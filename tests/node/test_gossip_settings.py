@@ -9,11 +9,12 @@ import psutil
 import pytest
 
 from gossip.core.member import Address
-from gossip.core.options import TokenBucket
+from gossip.core.options import SwimOptions, TokenBucket
 from gossip.node.discovery import Discovery, LanInterface, lan_interfaces
 from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
 from gossip.node.limits import SourceLimit
-from gossip.node.settings import ConfigError, GroupSettings
+from gossip.node.settings import SEEDS_LIMIT, ConfigError, GroupSettings
+from gossip.node.state_files import PEERS_REMEMBERED
 from gossip.wire.decoder import Code
 from tests.effort import each_case
 from tests.node.gossip_farm import RING
@@ -30,7 +31,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 - no socket is bound to it; the tests only 
         ({"insecure": True}, "farm key"),
         ({"capacity": 0}, "capacity = 0"),
         ({"metadata": b"m" * 513}, "513 bytes, the limit is 512"),
-        ({"seeds": ("10.0.0.2:1",) * 257}, "257 seeds"),
+        ({"seeds": ("10.0.0.2:1",) * 49}, "49 seeds"),
         ({"seeds": ("10.0.0.2",)}, "expected HOST:PORT"),
         ({"seeds": ("10.0.0.2:0",)}, "port must be a number"),
         ({"seeds": ("8.8.8.8:7946",)}, "8.8.8.8:7946 is not a private address"),
@@ -49,6 +50,10 @@ def test_invalid_setting_is_named(settings: dict[str, Any], message: str) -> Non
     with pytest.raises(ConfigError) as caught:
         GroupSettings(**{"bind": HOME, "keyring": RING, **settings})
     assert message in str(caught.value)
+
+
+def test_core_has_room_for_seeds_and_stored_peers() -> None:
+    assert SwimOptions().seeds_limit >= SEEDS_LIMIT + PEERS_REMEMBERED
 
 
 def test_public_addresses_are_accepted_with_allow_wan() -> None:
