@@ -157,7 +157,8 @@ class InvitationListener:
         # Shielded: after a canceled write the file and the memory would differ.
         with trio.CancelScope(shield=True):
             spend = partial(self.invitations.redeem, secret, joiner, is_name_taken=self.is_name_taken(joiner))
-            return await trio.to_thread.run_sync(spend)
+            found = await trio.to_thread.run_sync(spend)
+        return found
 
     def _refused(self, address: str, code: RefusalCode, text: str) -> Reply:
         self.refused(address, code)
