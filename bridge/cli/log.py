@@ -18,7 +18,7 @@ from bridge.api.outputs import StorageOutput
 from bridge.api.printable import clock_text
 from bridge.cli.failure import fail, failures
 from bridge.cli.node_queries import node_option, query_node
-from bridge.cli.options import file_path, json_option, moment_ms, watch_option
+from bridge.cli.options import IntegerRange, file_path, json_option, moment_ms, watch_option
 from bridge.cli.printing import echo, print_json, print_json_line
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.raft.submitting import sealed
@@ -56,14 +56,12 @@ class _Selection(Struct, frozen=True):
 
 @click.group(invoke_without_command=True)
 @click.option(
-    "--from", "first", type=click.IntRange(min=1), help="Index of the first entry.  [default: 1, or from --tail]"
+    "--from", "first", type=IntegerRange(min=1), help="Index of the first entry.  [default: 1, or from --tail]"
 )
-@click.option(
-    "--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="Maximum number of entries."
-)
+@click.option("--limit", default=100, show_default=True, type=IntegerRange(1, 1000), help="Maximum number of entries.")
 @click.option(
     "--tail",
-    type=click.IntRange(0, TAIL_MOST),
+    type=IntegerRange(0, TAIL_MOST),
     help="Begin with this number of entries at the end of the log, counted after the filters.",
 )
 @click.option(

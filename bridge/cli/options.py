@@ -54,6 +54,12 @@ class DashedCommand(click.Command):
         return super().parse_args(ctx, [_Text(each) if _DASHED.fullmatch(each) else each for each in args])
 
 
+class IntegerRange(click.IntRange):
+    """A range of whole numbers; click calls a wrong value "not a valid integer range"."""
+
+    name = "integer"
+
+
 class NumberRange(click.FloatRange):
     """A range of numbers; click accepts NaN in every range."""
 

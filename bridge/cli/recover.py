@@ -25,7 +25,7 @@ from bridge.api.outputs import BackupOutput, CutView, RecoveryOutput, RestoreOut
 from bridge.api.printable import clock_text
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.node_queries import node_option, query_current
-from bridge.cli.options import NamedPath, directory_path, json_option, yes_option
+from bridge.cli.options import IntegerRange, NamedPath, directory_path, json_option, yes_option
 from bridge.cli.printing import echo, end_with_json
 from bridge.core.formation.founding import FormationState, Founding
 from bridge.core.membership.eviction import LAST_ERA
@@ -83,7 +83,7 @@ REJOIN = (
 @click.option(
     "--cut-after",
     metavar="INDEX",
-    type=click.IntRange(1, MAX_NUMBER),
+    type=IntegerRange(1, MAX_NUMBER),
     help="Keep the log up to this entry, and drop all later entries.",
 )
 @click.option(

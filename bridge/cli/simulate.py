@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bridge.cli.failure import fail, failures
-from bridge.cli.options import NumberRange, file_path
+from bridge.cli.options import IntegerRange, NumberRange, file_path
 from bridge.cli.printing import echo, print_facts
 from consensus.storage import errors_with_path
 from gossip import SwimOptions
@@ -33,9 +33,9 @@ def simulate() -> None:
 
 
 @simulate.command()
-@click.option("--members", type=click.IntRange(2), default=100, show_default=True, help="Number of members.")
-@click.option("--capacity", type=click.IntRange(1), help="Maximum number of peers of a member.  [default: all others]")
-@click.option("--periods", type=click.IntRange(20), default=100, show_default=True, help="Length, in probe periods.")
+@click.option("--members", type=IntegerRange(2), default=100, show_default=True, help="Number of members.")
+@click.option("--capacity", type=IntegerRange(1), help="Maximum number of peers of a member.  [default: all others]")
+@click.option("--periods", type=IntegerRange(20), default=100, show_default=True, help="Length, in probe periods.")
 @click.option("--churn", type=_SHARE, default=0.0, help="Share of members that crash; the same number joins.")
 @click.option("--loss", type=_SHARE, default=0.0, help="Share of lost datagrams.")
 @click.option("--slow", type=_SHARE, default=0.0, help="Share of members that pause for 3 periods, repeatedly.")
@@ -49,7 +49,7 @@ def simulate() -> None:
     " for those.",
 )
 @click.option(
-    "--compare", type=click.IntRange(2), metavar="MEMBERS", help="Run also with this number of members; print ratios."
+    "--compare", type=IntegerRange(2), metavar="MEMBERS", help="Run also with this number of members; print ratios."
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Random seed: the same one repeats the same run.")
 @click.option("--plot", type=file_path, help="Draw the figures into this SVG file.")

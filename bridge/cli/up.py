@@ -25,7 +25,7 @@ from msgspec import Struct
 from bridge.api.events import EventStory, event_sentence, story_line
 from bridge.cli.failure import failures
 from bridge.cli.node_queries import LOCAL_FARM_DIRECTORY
-from bridge.cli.options import NumberRange, RespelledOption, directory_path, timeout_option
+from bridge.cli.options import IntegerRange, NumberRange, RespelledOption, directory_path, timeout_option
 from bridge.cli.printing import drawing_refusal, echo, written_apart
 from bridge.node.local.farm_files import (
     SERVERS_MAX,
@@ -76,7 +76,7 @@ class Failed(Exception):  # noqa: N818 - it is the command's answer, not a fault
     cls=RespelledOption,
     default=3,
     show_default=True,
-    type=click.IntRange(1, SERVERS_MAX),
+    type=IntegerRange(1, SERVERS_MAX),
     help="Number of nodes.",
 )
 @click.option(

@@ -15,7 +15,7 @@ import click
 
 from pipeline.alerts.delivery import Channel, Command, Webhook, webhook_of
 from pipeline.alerts.silences import REASON_MAX, Silence, Silences, SilencesError
-from pipeline.cli.options import NumberRange, tables_option
+from pipeline.cli.options import IntegerRange, NumberRange, tables_option
 from pipeline.output.buckets import Output
 from pipeline.serve.printing import echo, print_json
 
@@ -112,7 +112,7 @@ def alert_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--farm", default="", metavar="FARM", help="Only in the farm with this name or cluster id. Default: in all."
 )
-@click.option("--end", "ended", multiple=True, type=click.IntRange(min=1), metavar="N", help="End silence number N.")
+@click.option("--end", "ended", multiple=True, type=IntegerRange(min=1), metavar="N", help="End silence number N.")
 @tables_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 def silence(

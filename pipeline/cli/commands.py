@@ -18,6 +18,7 @@ from pipeline.cli.doctor import doctor
 from pipeline.cli.floodfills import floodfills
 from pipeline.cli.options import (
     Engine,
+    IntegerRange,
     NumberRange,
     ProgressLine,
     Start,
@@ -148,7 +149,7 @@ pipeline.add_command(what_if_alerts)
 @click.option(
     "--trigger",
     "trigger_seconds",
-    type=click.IntRange(1, 3600),
+    type=IntegerRange(1, 3600),
     help=f"Seconds between batches. Default: {TRIGGER_SECONDS}; {BUCKET_TRIGGER_SECONDS} with a bucket, which charges"
     " for each request. In a directory, the local engine also updates the current state each second.",
 )
@@ -156,7 +157,7 @@ pipeline.add_command(what_if_alerts)
     "--entries-per-batch",
     default=DEFAULT_ENTRIES_PER_BATCH,
     show_default=True,
-    type=click.IntRange(1, 10_000_000),
+    type=IntegerRange(1, 10_000_000),
     help="Maximum number of entries in one micro-batch.",
 )
 @click.option(
@@ -257,8 +258,8 @@ def run(*, place: LogPlace, engine: Engine, alerts: AlertPlace | None, **options
 
 @pipeline.command()
 @place_options
-@click.option("--from", "first", required=True, type=click.IntRange(min=1), help="The first index.")
-@click.option("--to", "last", required=True, type=click.IntRange(min=1), help="The last index.")
+@click.option("--from", "first", required=True, type=IntegerRange(min=1), help="The first index.")
+@click.option("--to", "last", required=True, type=IntegerRange(min=1), help="The last index.")
 @output_option("A separate directory. After an interruption the same command continues in it.", is_required=True)
 @window_option
 @engine_options
@@ -266,7 +267,7 @@ def run(*, place: LogPlace, engine: Engine, alerts: AlertPlace | None, **options
     "--entries-per-batch",
     default=500_000,
     show_default=True,
-    type=click.IntRange(1_000, 10_000_000),
+    type=IntegerRange(1_000, 10_000_000),
     help="Larger values are faster and need more memory.",
 )
 @click.option(
@@ -313,7 +314,7 @@ def backfill(
 
 
 @pipeline.command("generate")
-@click.option("--routers", default=20, show_default=True, type=click.IntRange(1, 100_000))
+@click.option("--routers", default=20, show_default=True, type=IntegerRange(1, 100_000))
 @click.option("--days", default=1.0, show_default=True, type=NumberRange(0.001, 3650))
 @click.option("--seed", default=1, show_default=True, type=int, help="The same seed produces the same bytes.")
 @click.option(

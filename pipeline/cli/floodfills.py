@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 from pyspark.sql import SparkSession
 
-from pipeline.cli.options import output_option, reported_errors, spark_options
+from pipeline.cli.options import IntegerRange, output_option, reported_errors, spark_options
 from pipeline.floodfills import CLOSEST_DEFAULT, HASH_BYTES, SPEC, closest_floodfills, keep, utc_today
 from pipeline.serve.printing import echo
 from pipeline.source.log_client import FarmLogError
@@ -46,7 +46,7 @@ def a_day(_: click.Context, __: click.Parameter, value: datetime | None) -> date
     "--count",
     default=CLOSEST_DEFAULT,
     show_default=True,
-    type=click.IntRange(1, 64),
+    type=IntegerRange(1, 64),
     help="Number of floodfills for each day.",
 )
 @output_option("Directory of the tables.", is_local=True)

@@ -16,7 +16,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from bridge.cli.options import NumberRange as NumberRange  # noqa: PLC0414 - for all commands of the pipeline
+from bridge.cli.options import IntegerRange as IntegerRange  # noqa: PLC0414 - for all commands of the pipeline
+from bridge.cli.options import NumberRange as NumberRange  # noqa: PLC0414 - as above
 from bridge.cli.options import file_path as file_path  # noqa: PLC0414 - as above
 from pipeline.cli.places import Farms, LogPlace, Topic
 from pipeline.gold.tables import window_ms

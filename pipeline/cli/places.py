@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import click
 
+from bridge.cli.options import IntegerRange
 from pipeline.feedback.client_key import ClientKeyError, load_client_key
 from pipeline.feedback.farms import FarmsFile, OneReach, Reach, Reaches
 from pipeline.feedback.submitting import NodeSubmission
@@ -285,7 +286,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     )
     @click.option(
         "--committed-through",
-        type=click.IntRange(min=1),
+        type=IntegerRange(min=1),
         metavar="INDEX",
         help="With --directory: entries up to INDEX are committed; needed if the node's committed.json is lost.",
     )

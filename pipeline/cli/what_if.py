@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from pipeline.cli.options import NumberRange, StatusLine, reported_errors, tables_option
+from pipeline.cli.options import IntegerRange, NumberRange, StatusLine, reported_errors, tables_option
 from pipeline.cli.queries import reported_query_errors
 from pipeline.feedback.replay import Course, Past, ServerCourse
 from pipeline.feedback.weighing import HIGHEST, PRESENT, SERVERS_MAX, Setting
@@ -55,7 +55,7 @@ SHARES_OFF = 1e-6
 )
 @click.option(
     "--pause-periods",
-    type=click.IntRange(0, 1000),
+    type=IntegerRange(0, 1000),
     help=f"Reporting periods between two entries, instead of {PRESENT.pause_periods}; at most five minutes.",
 )
 @click.option(

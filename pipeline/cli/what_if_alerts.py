@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from pipeline.cli.alerts import KEEP_FIRING_MINUTES
-from pipeline.cli.options import NumberRange, tables_option
+from pipeline.cli.options import IntegerRange, NumberRange, tables_option
 from pipeline.cli.queries import reported_query_errors
 from pipeline.output.buckets import Output
 from pipeline.serve.gaps import lines
@@ -33,17 +33,17 @@ SHOWN = 100
 )
 @click.option(
     "--silent-periods",
-    type=click.IntRange(1, 1_000),
+    type=IntegerRange(1, 1_000),
     help=f"Missed reporting periods before the state `silent`, instead of {SILENT_AFTER_PERIODS}.",
 )
 @click.option(
     "--worse-after",
-    type=click.IntRange(1, 1_000),
+    type=IntegerRange(1, 1_000),
     help=f"Bad reports in a row that make a server unhealthy, instead of {PRESENT_RULES.worse_after}.",
 )
 @click.option(
     "--better-after",
-    type=click.IntRange(1, 1_000),
+    type=IntegerRange(1, 1_000),
     help=f"Good reports in a row that make a server healthy, instead of {PRESENT_RULES.better_after}.",
 )
 @click.option(

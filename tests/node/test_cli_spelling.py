@@ -128,6 +128,12 @@ def test_common_options_have_one_spelling_and_type() -> None:
     assert by_name["--output"] == FILES
 
 
+def test_types_of_values_are_nouns() -> None:
+    """Click reports a wrong value as "not a valid" and this name."""
+    names = {(path, each.type.name) for path, command in commands() for each in command.params}
+    assert {(path, name) for path, name in names if "range" in name} == set()
+
+
 def test_nodes_to_act_on_are_arguments() -> None:
     """An option with such a value would be a second spelling of `node evict NODE` and `servers remove SERVER`."""
     named = {

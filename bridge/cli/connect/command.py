@@ -23,7 +23,7 @@ from bridge.cli.connect.client_socket import ClientSocketError, default_socket_p
 from bridge.cli.connect.links import LinkLine, LinksError, checked_links, read_links
 from bridge.cli.connect.screen import link_label, print_client_status
 from bridge.cli.failure import fail, failures, interruptible
-from bridge.cli.options import NumberRange, directory_path, file_path, json_option
+from bridge.cli.options import IntegerRange, NumberRange, directory_path, file_path, json_option
 from bridge.cli.printing import echo, end_with_json
 from bridge.cli.serving.server_command import on_signals, run_server
 from bridge.cli.serving.stop_deadline import StopDeadline
@@ -109,7 +109,7 @@ def _address(_context: click.Context, _option: click.Parameter, text: str | None
 )
 @click.option(
     "--hops",
-    type=click.IntRange(0, HOPS_MAX),
+    type=IntegerRange(0, HOPS_MAX),
     metavar="NUMBER",
     help="Routers in each tunnel of the client; fewer are faster and hide less (default: the router's own, 3).",
 )

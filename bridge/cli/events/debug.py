@@ -38,7 +38,7 @@ from bridge.api.trace import EventPage
 from bridge.api.view import FarmView
 from bridge.cli.failure import fail, failures, reason_of
 from bridge.cli.node_queries import answer_timeout_s, find_named_nodes, find_nodes, nodes_option
-from bridge.cli.options import file_path, json_option
+from bridge.cli.options import IntegerRange, file_path, json_option
 from bridge.cli.printing import echo, end_with_json
 from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError
@@ -77,7 +77,7 @@ class _DebugBundle(Struct):
     "--seconds",
     default=SECONDS_DEFAULT,
     show_default=True,
-    type=click.IntRange(0, DEBUG_SECONDS_MAX),
+    type=IntegerRange(0, DEBUG_SECONDS_MAX),
     help="Seconds of the processor profile of the queried node; 0: without a profile.",
 )
 @nodes_option

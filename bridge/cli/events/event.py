@@ -16,7 +16,7 @@ from bridge.api.printable import clock_text
 from bridge.api.requests import QUERY_TIMEOUT_LIMIT_MS, QUERY_TIMEOUT_MS, EventRequest, QueryRequest
 from bridge.api.trace import EventPage, TraceEvent
 from bridge.cli.node_queries import call_node, node_option, patient_node_option, query_node
-from bridge.cli.options import DashedCommand, json_option, timeout_option, watch_option
+from bridge.cli.options import DashedCommand, IntegerRange, json_option, timeout_option, watch_option
 from bridge.cli.printing import echo, end_with_json, print_json_line, print_table
 from bridge.node.control.client import ControlClient
 
@@ -72,7 +72,7 @@ def _print_answers(answer: QueryAnswer) -> None:
 @click.command()
 @click.option("--kind", "kinds", multiple=True, help="Show events of this kind only; may be given several times.")
 @click.option(
-    "--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="Number of past events to print."
+    "--limit", default=100, show_default=True, type=IntegerRange(1, 1000), help="Number of past events to print."
 )
 @watch_option("new events as they happen")
 @node_option

@@ -25,7 +25,7 @@ from bridge.api.printable import DAY_MS, HOUR_MS, MINUTE_MS, clock_text, duratio
 from bridge.api.view import Severity
 from bridge.cli.failure import failures
 from bridge.cli.node_queries import node_option, query_node
-from bridge.cli.options import directory_path, json_option, moment_ms, watchable
+from bridge.cli.options import IntegerRange, directory_path, json_option, moment_ms, watchable
 from bridge.cli.printing import echo, echo_parts, end_with_json, terminal_columns
 from bridge.core.history.timeline import read
 from bridge.node.history.history_file import FILE_NAME, HistoryFileError, read_history
@@ -43,7 +43,7 @@ _MARKS = {Severity.OK: "  ", Severity.WARNING: "! ", Severity.CRITICAL: "!!"}
 @click.command()
 @click.option(
     "--hours",
-    type=click.IntRange(1, HOURS_MAX),
+    type=IntegerRange(1, HOURS_MAX),
     help=f"Length of the window.  [default: {HOURS_DEFAULT}, from the first record]",
 )
 @click.option("--since", metavar="WHEN", help="Start of the window: 90s, 10m, 2h, 1d ago, or a UTC time.")

@@ -22,7 +22,7 @@ from bridge.api.printable import clock_text
 from bridge.api.trace import TraceEvent
 from bridge.cli.failure import failures
 from bridge.cli.node_queries import answer_timeout_s, find_named_nodes, find_nodes, nodes_option
-from bridge.cli.options import json_option
+from bridge.cli.options import IntegerRange, json_option
 from bridge.cli.printing import echo, print_json_line
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.control.connections.node_address import NodeAddress
@@ -35,7 +35,7 @@ ANSWER_TIMEOUT_S = 5.0
 @click.command()
 @click.option("--kind", "kinds", multiple=True, help="Show events of this kind only; may be given several times.")
 @click.option(
-    "--last", default=0, show_default=True, type=click.IntRange(0, 1000), help="Number of past events to print first."
+    "--last", default=0, show_default=True, type=IntegerRange(0, 1000), help="Number of past events to print first."
 )
 @nodes_option
 @json_option

@@ -32,7 +32,7 @@ from bridge.cli.founding.starting import as_node_user, node_farm_key, start_node
 from bridge.cli.founding.token_screen import join_command, minutes_option, print_token
 from bridge.cli.keys.master import DEFAULT_FILE, make_master, present_s, print_master
 from bridge.cli.keys.master import WRONG as MASTER_WRONG
-from bridge.cli.options import file_path, json_option, yes_option
+from bridge.cli.options import IntegerRange, file_path, json_option, yes_option
 from bridge.cli.printing import ask_yes_or_no, echo, print_json
 from bridge.cli.router.attaching import offer_router
 from bridge.cli.run import loaded_when_addressed
@@ -69,7 +69,7 @@ WRONG: Final = (
     "--expect",
     default=EXPECT_DEFAULT,
     show_default=True,
-    type=click.IntRange(1, EXPECT_LIMIT),
+    type=IntegerRange(1, EXPECT_LIMIT),
     help="Number of machines that create the farm, this one included.",
 )
 @click.option("--name", help="The name of this node (default: the host's name).")

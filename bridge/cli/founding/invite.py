@@ -15,7 +15,7 @@ from bridge.api.requests import InvitationRequest, RevokeRequest
 from bridge.cli.founding.token_screen import minutes_option, print_token
 from bridge.cli.help.completion import complete_invitation
 from bridge.cli.node_queries import call_node, node_option
-from bridge.cli.options import json_option
+from bridge.cli.options import IntegerRange, json_option
 from bridge.cli.printing import echo, end_with_json, print_table
 from bridge.node.inviting.invitations import USES_MAX
 
@@ -30,7 +30,7 @@ def invite() -> None:
     "--uses",
     default=1,
     show_default=True,
-    type=click.IntRange(1, USES_MAX),
+    type=IntegerRange(1, USES_MAX),
     help="Number of machines that may redeem it.",
 )
 @minutes_option

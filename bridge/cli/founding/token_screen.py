@@ -3,6 +3,7 @@
 import click
 
 from bridge.cli.link import qr_lines
+from bridge.cli.options import IntegerRange
 from bridge.cli.printing import echo, is_terminal, print_picture, terminal_columns
 from bridge.node.inviting.invitations import LIFETIME_DEFAULT_S, LIFETIME_LIMIT_S
 from bridge.wire.keys.invitation import Token
@@ -11,7 +12,7 @@ minutes_option = click.option(
     "--minutes",
     default=LIFETIME_DEFAULT_S // 60,
     show_default=True,
-    type=click.IntRange(1, LIFETIME_LIMIT_S // 60),
+    type=IntegerRange(1, LIFETIME_LIMIT_S // 60),
     help="Lifetime of the invitation.",
 )
 

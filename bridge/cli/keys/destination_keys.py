@@ -18,7 +18,7 @@ import click
 
 from bridge.api.outputs import DestinationOutput, SigningKeysOutput, SigningKeyView
 from bridge.cli.failure import fail, failures
-from bridge.cli.options import RespelledOption, file_path, json_option
+from bridge.cli.options import IntegerRange, RespelledOption, file_path, json_option
 from bridge.cli.printing import echo, end_with_json
 from bridge.node.doctor.checks import RELEASED_S
 from bridge.node.security.key_files import (
@@ -105,7 +105,7 @@ def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
     "--days",
     default=TRANSIENT_LIFE_S // DAY_S,
     show_default=True,
-    type=click.IntRange(1, DAYS_LIMIT),
+    type=IntegerRange(1, DAYS_LIMIT),
     help="Validity of the keys, in days.",
 )
 @json_option

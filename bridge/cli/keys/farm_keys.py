@@ -36,7 +36,7 @@ from bridge.cli.node_queries import (
     query_leader,
     query_node,
 )
-from bridge.cli.options import file_path, json_option, timeout_option, watchable, yes_option
+from bridge.cli.options import IntegerRange, file_path, json_option, timeout_option, watchable, yes_option
 from bridge.cli.printing import echo, end_with_json, print_facts, print_table
 from bridge.core.log.fields import NAME, NAME_FORM
 from bridge.node.control.client import ControlClient
@@ -89,7 +89,7 @@ def keys() -> None:
 @click.option(
     "--expect",
     required=True,
-    type=click.IntRange(1, EXPECT_LIMIT),
+    type=IntegerRange(1, EXPECT_LIMIT),
     help="Number of nodes that create the farm: more than half of all nodes that may take part in its creation.",
 )
 @click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True, help="Name of the cluster.")

@@ -21,7 +21,7 @@ from bridge.cli.failure import fail, failures
 from bridge.cli.founding.new_files import replace_configuration
 from bridge.cli.founding.starting import as_node_user, as_reader, node_farm_key, restart_service
 from bridge.cli.keys.destination_keys import DAY_S, DAYS_LIMIT
-from bridge.cli.options import file_path, json_option
+from bridge.cli.options import IntegerRange, file_path, json_option
 from bridge.cli.printing import echo, end_with_json
 from bridge.node.doctor.checks import RELEASED_S
 from bridge.node.inviting.spare_keys import KEYS_MAX, SpareKeys
@@ -48,14 +48,14 @@ WRONG: Final = (ConfigurationError, DestinationKeyError, EditError, KeyFileError
 @click.argument("file", type=file_path, default=DEFAULT_FILE)
 @click.option(
     "--spare",
-    type=click.IntRange(0, KEYS_MAX),
+    type=IntegerRange(0, KEYS_MAX),
     help="Number of signing keys for other nodes (default: one for each other founder).",
 )
 @click.option(
     "--days",
     default=TRANSIENT_LIFE_S // DAY_S,
     show_default=True,
-    type=click.IntRange(1, DAYS_LIMIT),
+    type=IntegerRange(1, DAYS_LIMIT),
     help="Validity of the signing keys, in days.",
 )
 @json_option

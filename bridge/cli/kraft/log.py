@@ -21,7 +21,7 @@ import click
 from bridge.api.cluster_outputs import KraftLogStartView, KraftRecordView
 from bridge.cli.failure import fail, failures
 from bridge.cli.kraft.options import Quorum, given_spelling, needs_kafka, quorum_options
-from bridge.cli.options import directory_path, json_option, watch_option
+from bridge.cli.options import IntegerRange, directory_path, json_option, watch_option
 from bridge.cli.printing import echo, print_json_line
 from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol
@@ -45,8 +45,8 @@ _HEAD = f"{'OFFSET':>8}  {'EPOCH':>5}  {'TIME (UTC)':<23}  {'RECORD':<13}  KEY: 
 
 
 @click.command()
-@click.option("--from", "first", type=click.IntRange(0), default=0, show_default=True, help="The first offset.")
-@click.option("--limit", type=click.IntRange(1), help="Maximum number of records (default: all present records).")
+@click.option("--from", "first", type=IntegerRange(0), default=0, show_default=True, help="The first offset.")
+@click.option("--limit", type=IntegerRange(1), help="Maximum number of records (default: all present records).")
 @watch_option("records as they are committed")
 @click.option(
     "--directory",

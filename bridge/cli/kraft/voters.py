@@ -17,7 +17,7 @@ import trio
 from bridge.api.cluster_outputs import KraftChangeOutput
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.kraft.options import Quorum, needs_kafka, quorum_options, read_settings
-from bridge.cli.options import file_path, json_option, yes_option
+from bridge.cli.options import IntegerRange, file_path, json_option, yes_option
 from bridge.cli.printing import echo, end_with_json
 from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol
@@ -28,7 +28,7 @@ _LOOK_AGAIN_S = 0.25
 
 @click.command("add-voter")
 @click.option("--config", "-c", type=file_path, metavar="FILE", help="The settings of the new voter.")
-@click.option("--voter-id", type=click.IntRange(0), help="The node.id of the new voter, if --config is not given.")
+@click.option("--voter-id", type=IntegerRange(0), help="The node.id of the new voter, if --config is not given.")
 @click.option("--voter-directory-id", metavar="UUID", help="Its directory.id, as in its meta.properties.")
 @click.option("--listener", metavar="NAME://HOST:PORT", help="The address of its listener.")
 @quorum_options
@@ -62,7 +62,7 @@ def add_voter(
 
 
 @click.command("remove-voter")
-@click.option("--voter-id", type=click.IntRange(0), required=True, help="The node.id of the voter.")
+@click.option("--voter-id", type=IntegerRange(0), required=True, help="The node.id of the voter.")
 @click.option("--voter-directory-id", metavar="UUID", help="Its directory.id (default: as the quorum has it).")
 @quorum_options
 @json_option

@@ -30,6 +30,7 @@ from bridge.api.cluster_outputs import (
 from bridge.cli.failure import confirm, fail, failures, interruptible
 from bridge.cli.options import (
     DashedCommand,
+    IntegerRange,
     file_path,
     json_option,
     timeout_option,
@@ -224,7 +225,7 @@ def _row(peer: ZmqRaftPeerView) -> Sequence[str]:
 )
 @click.option(
     "--parallel",
-    type=click.IntRange(1, 1024),
+    type=IntegerRange(1, 1024),
     default=1,
     show_default=True,
     help="Concurrent updates; with more than one, their order in the log is not defined.",
@@ -322,8 +323,8 @@ def _request_id(text: str) -> bytes:
 
 
 @zmq_raft.command()
-@click.option("--from", "first", default=1, show_default=True, type=click.IntRange(min=1), help="The first index.")
-@click.option("--count", default=100, show_default=True, type=click.IntRange(min=1), help="Maximum number of entries.")
+@click.option("--from", "first", default=1, show_default=True, type=IntegerRange(min=1), help="The first index.")
+@click.option("--count", default=100, show_default=True, type=IntegerRange(min=1), help="Maximum number of entries.")
 @cluster_options
 @json_option
 def log(cluster: Cluster, *, first: int, count: int, as_json: bool) -> None:
@@ -349,7 +350,7 @@ def log(cluster: Cluster, *, first: int, count: int, as_json: bool) -> None:
 
 
 @zmq_raft.command()
-@click.option("--from", "first", type=click.IntRange(min=1), help="The first index (default: the next entry).")
+@click.option("--from", "first", type=IntegerRange(min=1), help="The first index (default: the next entry).")
 @cluster_options
 @json_option
 def follow(cluster: Cluster, *, first: int | None, as_json: bool) -> None:

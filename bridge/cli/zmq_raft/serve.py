@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from bridge.api.cluster_outputs import ZmqRaftMemberView, ZmqRaftServeOutput
 from bridge.cli.failure import fail
-from bridge.cli.options import directory_path, json_option
+from bridge.cli.options import IntegerRange, directory_path, json_option
 from bridge.cli.serving.server_command import on_signals, run_server
 from bridge.cli.serving.server_lines import Lines, check_network
 from bridge.cli.serving.stop_deadline import StopDeadline
@@ -167,7 +167,7 @@ class PeerReporter(Lines):
 @click.option(
     "--compact-at",
     metavar="MIB",
-    type=click.IntRange(1),
+    type=IntegerRange(1),
     default=64,
     show_default=True,
     help="Log size that starts a snapshot.",
@@ -184,7 +184,7 @@ class PeerReporter(Lines):
 @click.option(
     "--request-id-ttl",
     metavar="HOURS",
-    type=click.IntRange(1),
+    type=IntegerRange(1),
     default=8,
     show_default=True,
     help="Lifetime of request ids; the same for all peers (the package: requestIdTtl).",
