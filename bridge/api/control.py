@@ -440,6 +440,8 @@ class EventAnswer(Document, frozen=True):
 
     name: str
     """The name of the event."""
+    nodes: int
+    """Number of other nodes that gossip counts as running at this moment: stopped nodes miss the event."""
 
 
 class QueryAnswerView(Record, frozen=True):

@@ -24,11 +24,13 @@ class FakeMessages:
     def __init__(self) -> None:
         self.sent: list[tuple[str, str]] = []
         self.queries: list[tuple[str, str, float]] = []
+        self.others = 2
 
-    def send(self, name: str, payload: str) -> None:
+    def send(self, name: str, payload: str) -> int:
         if name == "gossip:x":
             raise Refused(400, "bad-request", "names that begin with gossip: are for gossip itself")
         self.sent.append((name, payload))
+        return self.others
 
     async def ask(self, name: str, payload: str, timeout_s: float) -> QueryAnswer:
         await trio.lowlevel.checkpoint()
@@ -66,9 +68,16 @@ def garlicfarm(tmp_path: Path) -> Callable[..., Result]:
 
 
 def test_event_is_sent_with_its_payload(node: MessagingNode, garlicfarm: Callable[..., Result]) -> None:
-    assert garlicfarm("event", "deploy", "version 2").stdout == "The event deploy is on its way to all nodes.\n"
-    assert json.loads(garlicfarm("event", "deploy", "--json").stdout) == {"schema": 1, "name": "deploy"}
+    assert garlicfarm("event", "deploy", "version 2").stdout == "The event deploy is on its way to 2 other nodes.\n"
+    assert json.loads(garlicfarm("event", "deploy", "--json").stdout) == {"schema": 1, "name": "deploy", "nodes": 2}
     assert node.fake.sent == [("deploy", "version 2"), ("deploy", "")]
+
+
+def test_event_without_other_node_reports_it(node: MessagingNode, garlicfarm: Callable[..., Result]) -> None:
+    node.fake.others = 0
+    result = garlicfarm("event", "deploy")
+    assert (result.stdout, result.exit_code) == ("", 0)
+    assert result.stderr == "No other node is running, so only this node records the event deploy.\n"
 
 
 def test_refused_event_exits_with_reason(node: MessagingNode, garlicfarm: Callable[..., Result]) -> None:

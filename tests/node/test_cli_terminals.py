@@ -78,7 +78,7 @@ def test_json_with_limited_encoding_is_exact() -> None:
     program = (
         "from bridge.cli.printing import guard_output, print_json_line, echo;"
         "from bridge.api.control import EventAnswer;"
-        "guard_output(); print_json_line(EventAnswer('Zürich …')); echo('Zürich …')"
+        "guard_output(); print_json_line(EventAnswer('Zürich …', 1)); echo('Zürich …')"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -86,7 +86,7 @@ def test_json_with_limited_encoding_is_exact() -> None:
         env={**os.environ, "PYTHONIOENCODING": "latin-1"},
         check=True,
     )
-    assert done.stdout.splitlines() == [rb'{"schema":1,"name":"Z\u00fcrich \u2026"}', b"Z\xfcrich ~"]
+    assert done.stdout.splitlines() == [rb'{"schema":1,"name":"Z\u00fcrich \u2026","nodes":1}', b"Z\xfcrich ~"]
 
 
 def test_repeated_traceback_without_handler_is_limited() -> None:

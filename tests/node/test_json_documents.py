@@ -127,7 +127,7 @@ DOCUMENTS: dict[str, Struct] = {
     "submission unknown": SubmitAnswer(
         outcome=SubmitOutcome.UNKNOWN, reason="lost", leader_id=1, leader_endpoint=ENDPOINT, request="me-2-3"
     ),
-    "event": EventAnswer("deploy"),
+    "event": EventAnswer("deploy", 2),
     "query": QueryAnswer("ping", (QueryAnswerView("node-1", ID, "node-1"),), ("node-2",)),
     "refusal": RefusalAnswer(RefusalView("no-server", "this node is no server")),
 }

@@ -118,7 +118,7 @@ async def test_clocks_are_compared_before_founding() -> None:
 @in_simulated_time
 async def test_user_event_is_in_every_trace_with_sender_name() -> None:
     async with two_nodes() as (oslo, kyoto):
-        oslo.messages.send("deploy", "version\x1b[2J 2")
+        assert oslo.messages.send("deploy", "version\x1b[2J 2") == 1
         with trio.fail_after(60):
             while not kyoto.trace_events():  # noqa: ASYNC110 - polls like an operator
                 await trio.sleep(0.1)

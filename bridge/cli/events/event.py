@@ -37,7 +37,10 @@ def event(name: str, payload: str, node: str | None, *, as_json: bool) -> None:
     """
     answer = call_node(node, EVENT, EventRequest(name, payload))
     end_with_json(answer, as_json=as_json)
-    echo(f"The event {name} is on its way to all nodes.")
+    if answer.nodes:
+        echo(f"The event {name} is on its way to {answer.nodes} other node{'s' if answer.nodes > 1 else ''}.")
+    else:
+        echo(f"No other node is running, so only this node records the event {name}.", err=True)
 
 
 @click.command(cls=DashedCommand)

@@ -178,8 +178,7 @@ class FarmAdmin:
         return CheckedAnswer()
 
     async def _send_event(self, call: Call[EventRequest]) -> EventAnswer:
-        self._messages.send(call.body.name, call.body.payload)
-        return EventAnswer(call.body.name)
+        return EventAnswer(call.body.name, self._messages.send(call.body.name, call.body.payload))
 
     async def _query(self, call: Call[QueryRequest]) -> QueryAnswer:
         return await self._messages.ask(call.body.name, call.body.payload, call.body.timeout_ms / 1000)

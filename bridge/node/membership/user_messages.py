@@ -48,14 +48,15 @@ class UserMessages(Struct, eq=False, kw_only=True):
 
     # -- messages of this node's operators -----------------------------------------------------------------------------
 
-    def send(self, name: str, payload: str) -> None:
-        """Send a user event to all nodes; raise `Refused` with the reason if it cannot be sent."""
+    def send(self, name: str, payload: str) -> int:
+        """Send a user event to all nodes, and return the number of other running nodes; raise `Refused`."""
         group, body = self._group(name), payload.encode()
         try:
             group.send_event(name, body)
         except (BusyError, ValueError) as error:
             raise _refusal(error) from error
         self._note_event(name, body, group.node_id)
+        return len(self.member_directory.reachable())
 
     async def ask(self, name: str, payload: str, timeout_s: float) -> QueryAnswer:
         """Send a query; return when every running node has replied, or after the timeout."""
