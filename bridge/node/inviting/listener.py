@@ -142,7 +142,11 @@ class InvitationListener:
         try:
             # Two grants at a time could choose the same spare key, and no grant may follow a revocation.
             async with lock:
-                self.redeemed(await self._redeem(request.secret, joiner), joiner)
+                with trio.CancelScope(shield=True):  # After a canceled write the file and the memory would differ.
+                    is_taken = self.is_name_taken(joiner)
+                    spend = partial(self.invitations.redeem, request.secret, joiner, is_name_taken=is_taken)
+                    found = await trio.to_thread.run_sync(spend)
+                self.redeemed(found, joiner)
                 return Reply(granted=await self.grant(joiner))
         except RedeemError as error:
             return self._refused(address, error.code, str(error))
@@ -152,13 +156,6 @@ class InvitationListener:
         except OSError as error:
             text = f"the disk of the inviting node: {error.strerror or error}; correct it, and run the command again"
             return self._refused(address, RefusalCode.FAILED, text)
-
-    async def _redeem(self, secret: bytes, joiner: Joiner) -> Invitation:
-        # Shielded: after a canceled write the file and the memory would differ.
-        with trio.CancelScope(shield=True):
-            spend = partial(self.invitations.redeem, secret, joiner, is_name_taken=self.is_name_taken(joiner))
-            found = await trio.to_thread.run_sync(spend)
-        return found
 
     def _refused(self, address: str, code: RefusalCode, text: str) -> Reply:
         self.refused(address, code)
