@@ -50,7 +50,8 @@ _STORES: Final = frozenset(
 )
 _LOGIN: Final = "sasl.jaas.config"
 _OF_SSL: Final = _STORES | {"ssl.client.auth"}
-_OF_SASL: Final = frozenset({"sasl.enabled.mechanisms", "sasl.mechanism.controller.protocol", _LOGIN})
+_OWN_MECHANISM: Final = "sasl.mechanism.controller.protocol"
+_OF_SASL: Final = frozenset({"sasl.enabled.mechanisms", _OWN_MECHANISM, _LOGIN})
 _MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _JAAS: Final = re.compile(rf"{re.escape(_MODULE)}\s+required((?:\s+[A-Za-z.]+=\"[^\"]*\")*)\s*;")
 _ADDED: Final = re.compile(r"([A-Z0-9-]+)=\[(.*)\]")
@@ -101,7 +102,7 @@ def server_security(settings: Mapping[str, str], listener: str, users: UserSourc
         named = own.get("sasl.enabled.mechanisms", ",".join(each.value for each in Mechanism))
         enabled = tuple(_mechanism("sasl.enabled.mechanisms", name.strip()) for name in named.split(","))
         listening = ListenerSecurity(listening.tls, users, enabled)
-        client = ClientSecurity(client.tls, _login(own, "sasl.mechanism.controller.protocol"))
+        client = ClientSecurity(client.tls, _login(own, _OWN_MECHANISM))
     return ServerSecurity(listening, client)
 
 
@@ -169,10 +170,11 @@ def _of_listener(settings: Mapping[str, str], listener: str) -> dict[str, str]:
     Raises `SettingsError` for an unknown setting, mechanism or listener, and for a setting that occurs twice.
     """
     prefix, own = f"listener.name.{listener.lower()}.", dict[str, str]()
+    logins = dict[str, Mechanism]()
     for name, text in settings.items():
         bare = name.removeprefix(prefix)
         if bare.endswith(f".{_LOGIN}"):
-            _mechanism(name, bare.removesuffix(f".{_LOGIN}").upper())
+            logins[name] = _mechanism(name, bare.removesuffix(f".{_LOGIN}").upper())
             bare = _LOGIN
         if bare not in _OF_SSL | _OF_SASL:
             known = ", ".join(sorted(_OF_SSL | _OF_SASL))
@@ -182,6 +184,10 @@ def _of_listener(settings: Mapping[str, str], listener: str) -> dict[str, str]:
         if bare in own:
             raise SettingsError(f"{name} sets {bare} of the listener {listener} again: keep only one of the two lines")
         own[bare] = text
+    used = own.get(_OWN_MECHANISM)
+    for name, mechanism in logins.items():
+        if used not in {None, mechanism.value}:
+            raise SettingsError(f"{name} is for another mechanism than {_OWN_MECHANISM}={used}: change one of them")
     return own
 
 
