@@ -201,16 +201,16 @@ class QuorumClient:
 
     async def _call_any(self, call: Callable[[str, int], Awaitable[T]]) -> T:
         """Return the reply of the first server that has one, within the time limit."""
-        reason = "no server was named"
+        reasons: dict[tuple[str, int], str] = {}
         deadline_s = trio.current_time() + self._timeout_s
         while True:
             for host, port in self._bootstrap:
                 try:
                     return await call(host, port)
                 except (_RetryError, KafkaConnectionError, KafkaWireError) as error:
-                    reason = str(error)
+                    reasons[host, port] = str(error)
             if trio.current_time() >= deadline_s:
-                raise QuorumClientError(reason)
+                raise QuorumClientError("; ".join(dict.fromkeys(reasons.values())) or "no server was named")
             await trio.sleep(_AGAIN_S)
 
     async def _from_leader(
