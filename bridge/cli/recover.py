@@ -336,7 +336,8 @@ def _make(state_dir: Path, founding: Founding) -> None:
     """Make a directory that only names its farm: identity, generation and storage are made at the start."""
     try:
         make_state_directory(state_dir)
-        if any(state_dir.iterdir()):
+        # The root of a file system may have its own directory.
+        if any(each.name != "lost+found" for each in state_dir.iterdir()):
             fail(f"{state_dir} is not empty: name a new directory, which a restored node needs for itself")
         replace_file(state_dir / FORMATION_FILE, encode_formation_state(FormationState(known=founding)))
         sync_directory(state_dir)

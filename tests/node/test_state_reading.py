@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import trio
+from click.testing import CliRunner
 from msgspec.structs import replace
 
+from bridge.cli.main import cli
 from bridge.core.formation.founding import FormationState, Promise, founding_of
 from bridge.core.log.records import Admission, Clock
 from bridge.core.membership.admission import Admitted
@@ -192,3 +194,13 @@ async def test_backup_of_later_feature_level_is_refused(tmp_path: Path, monkeypa
     monkeypatch.setattr("bridge.node.raft.applied_state.SUPPORTED_LEVEL", -1)
     with pytest.raises(StateReadingError, match=r"Install a newer version of garlicfarm.*use another survivor"):
         await read_state(path)
+
+
+def test_restore_accepts_empty_root_of_file_system(tmp_path: Path) -> None:
+    command = ["restore", str(node_directory(tmp_path / "old")), "--state-dir", str(tmp_path / "new")]
+    (tmp_path / "new").mkdir(mode=0o700)
+    (tmp_path / "new" / "lost+found").mkdir()
+    assert CliRunner().invoke(cli, command).exit_code == 0
+    again = CliRunner().invoke(cli, command)
+    assert again.exit_code == 1
+    assert "new is not empty: name a new directory" in again.stderr
