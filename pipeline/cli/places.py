@@ -9,6 +9,7 @@ A place has only its own options: one function (`place_of`) checks the command l
 """
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -19,12 +20,11 @@ from typing import Any, TypeAlias
 import click
 
 from bridge.cli.options import IntegerRange
-from pipeline.feedback.client_key import ClientKeyError, load_client_key
-from pipeline.feedback.farms import FarmsFile, OneReach, Reach, Reaches
-from pipeline.feedback.submitting import NodeSubmission
+from pipeline.feedback.client_key import ClientKeyError
+from pipeline.feedback.farms import FarmsFile, NodesReach, Reaches
 from pipeline.source.endpoint import TCP_SCHEME, CredentialError, load_credentials
 from pipeline.source.farm import DEFAULT_PAGE_SIZE
-from pipeline.source.farms import OLDEST, ManyFarms
+from pipeline.source.farms import OLDEST, FarmNodes, ManyFarms
 from pipeline.source.kafka import MOST_OFFSETS, SERVERS, TOPIC_OPTION, connector
 from pipeline.source.log_client import FarmLog, FarmLogError, first_without_gap
 from pipeline.source.stored_log import StoredLog
@@ -68,15 +68,16 @@ class Nodes(_Place):
         found = FarmLog(*self._reached()).statuses()
         _refuse_outside(first, last, first_without_gap(found), max(status.commit_index for status in found))
 
-    def reaches(self, client_key: Path | None, _notify: Notify) -> Reaches:
+    def reaches(self, client_key: Path | None, notify: Notify) -> Reaches:
         """Return the access for submissions. Raise FarmLogError if no node replies."""
         addresses, credentials = self._reached()
-        try:
-            key = None if client_key is None else load_client_key(client_key)
-        except ClientKeyError as error:
-            raise FarmLogError(str(error)) from error
         cluster = FarmLog(addresses, credentials).status().cluster
-        return OneReach(Reach(NodeSubmission(addresses, credentials, cluster, key), self.options()))
+        found = NodesReach(FarmNodes(addresses, self.token_file, self.certificate, client_key), cluster, notify)
+        try:
+            found.load()
+        except (CredentialError, ClientKeyError) as error:
+            raise FarmLogError(str(error)) from error
+        return found
 
     def _reached(self) -> tuple[tuple[str, ...], Any]:
         try:
@@ -164,7 +165,8 @@ class Topic:
     def options(self) -> dict[str, str]:
         """Return the options of Spark's connector; it ignores their case, and this package does not."""
         own = {each.lower(): each for each in (TOPIC_OPTION, MOST_OFFSETS)}
-        return {SERVERS: self.servers, **{own.get(name.lower(), name): value for name, value in self.settings}}
+        settings = ((re.sub("(?i)^kafka[.]", "kafka.", name), value) for name, value in self.settings)
+        return {SERVERS: self.servers, **{own.get(name.lower(), name): value for name, value in settings}}
 
     def refuse_outside(self, _first: int, _last: int) -> None:
         """Raise FarmLogError, since a topic has offsets, not indexes."""

@@ -1,7 +1,7 @@
 """Feedback to several farms: a few threads weigh the rows of each farm, and submit its factors, separately.
 
     rows of a batch ──▶ by farm ──▶ the farm's queue ──▶ in turn ──▶ one of `WORKERS` threads ──▶ its `Feedback`
-                                                         │               └── the farm's `Reach`: from `FarmsFile`
+                                                         │               └── the farm's `Reach`: from `Reaches`
                                                           └── farms that were slow: `SLOW_WORKERS` of the threads
 
 A batch queues rows and continues, without waiting for any farm. A thread handles one batch of a farm, and then the farm
@@ -13,8 +13,9 @@ occupied one of these threads only for its first slow batch. A queue keeps the n
 Each farm has separate smoothed figures, and an entry for it is made from its log alone. Its cluster id and its
 `throughIndex` make it invalid in another farm and after a newer entry.
 
-The farms' file is read again when it changes, and a farm's new `Reach` applies from its next rows on. A fault of one
-farm's settings, such as a missing token file, is reported once and stops only the feedback to that farm.
+The farms' file and the files that it refers to are read again when they change. A farm's new `Reach` applies from its
+next rows on. A fault of one farm's settings, such as a missing token file, is reported once and stops only the feedback
+to that farm.
 """
 
 import threading
@@ -59,15 +60,47 @@ class Reaches(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class OneReach:
-    """The only farm of a run, named by options."""
+class NodesReach:
+    """The access to one farm through its nodes. A changed file of the token, the certificate or the key is read again.
 
-    reach: Reach
+    An unreadable file is reported once, and read again at each call.
+    """
+
+    def __init__(self, nodes: FarmNodes, cluster: str, notify: Callable[[str], None]) -> None:
+        self._nodes = nodes
+        self._cluster = cluster
+        self._notify = notify
+        self._versions: list[tuple[int, ...] | None] = []
+        self._reach: Reach | None = None
+        self._problem = ""
 
     def of(self, _cluster: str, _name: str | None) -> Reach | None:
-        """Return the only one."""
-        return self.reach
+        """Return the access with the present files; None if a file is unusable."""
+        try:
+            self._reach = self.load()
+        except (CredentialError, ClientKeyError) as error:
+            self._reach = None
+            if str(error) != self._problem:
+                self._notify(f"no factors are submitted: {error}")
+            self._problem = str(error)
+        return self._reach
+
+    def load(self) -> Reach:
+        """Return the access with the present files. Raise CredentialError or ClientKeyError."""
+        nodes = self._nodes
+        versions = [*map(_version_of, (nodes.token_file, nodes.certificate, nodes.client_key))]
+        if self._reach is None or versions != self._versions:
+            credentials = load_credentials(nodes.token_file, nodes.certificate)
+            key = None if nodes.client_key is None else load_client_key(nodes.client_key)
+            submission = NodeSubmission(nodes.addresses, credentials, self._cluster, key)
+            self._reach, self._versions, self._problem = Reach(submission, nodes.options()), versions, ""
+        return self._reach
+
+
+def _version_of(file: Path | None) -> tuple[int, ...] | None:
+    with suppress(FarmLogError):
+        return None if file is None else version_of(file)
+    return None
 
 
 class FarmsFile:
@@ -79,7 +112,7 @@ class FarmsFile:
         self._lock = threading.Lock()
         self._nodes: dict[str, FarmNodes | None] = {}
         self._changed: tuple[int, ...] = ()
-        self._reaches: dict[tuple[str, str], Reach | None] = {}
+        self._reaches: dict[tuple[str, str], NodesReach] = {}
         self._read_again()
 
     def of(self, cluster: str, name: str | None) -> Reach | None:
@@ -91,8 +124,8 @@ class FarmsFile:
             if name is None or (nodes := self._nodes.get(name)) is None:
                 return None
             if (cluster, name) not in self._reaches:
-                self._reaches[cluster, name] = self._reach(cluster, name, nodes)
-            return self._reaches[cluster, name]
+                self._reaches[cluster, name] = NodesReach(nodes, cluster, lambda text: self._notify(f"{name}: {text}"))
+            return self._reaches[cluster, name].of(cluster, name)
 
     def _read_again(self) -> None:
         changed = version_of(self._path)
@@ -100,18 +133,8 @@ class FarmsFile:
             return
         known, self._nodes = self._nodes, nodes_of_farms(self._path)
         self._changed = changed
-        # Files that it refers to may have changed at the same time.
         self._reaches.clear()
         self._report_directories(known)
-
-    def _reach(self, cluster: str, name: str, nodes: FarmNodes) -> Reach | None:
-        try:
-            credentials = load_credentials(nodes.token_file, nodes.certificate)
-            key = None if nodes.client_key is None else load_client_key(nodes.client_key)
-        except (CredentialError, ClientKeyError) as error:
-            self._notify(f"{name}: no factors are submitted to it: {error}. Then change {self._path}, or touch it")
-            return None
-        return Reach(NodeSubmission(nodes.addresses, credentials, cluster, key), nodes.options())
 
     def _report_directories(self, known: Mapping[str, FarmNodes | None]) -> None:
         for name, nodes in self._nodes.items():

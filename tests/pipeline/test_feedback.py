@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.decode.entries import UNSIGNED
+from pipeline.feedback.farms import Reach
 from pipeline.feedback.rows import recent
 from pipeline.feedback.submitting import Feedback, NotSubmittedError, Submitted
 from pipeline.feedback.weighing import ClockRow, FactorsRow, ReportRow, Row, Weighing
@@ -65,6 +66,16 @@ class Listener:
             raise NotSubmittedError(self.fails)
         self.accepted.append(entry)
         return Submitted(4711, self.refuses)
+
+
+@dataclass(frozen=True)
+class OneReach:
+    """One access for all farms."""
+
+    reach: Reach
+
+    def of(self, _cluster: str, _name: str | None) -> Reach:
+        return self.reach
 
 
 def test_recent_rows_skip_old_and_hostile_entries() -> None:

@@ -19,16 +19,16 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.wire.log.proof import proven
-from pipeline.cli.places import Farms
+from pipeline.cli.places import Farms, Nodes
 from pipeline.feedback import farms
-from pipeline.feedback.farms import FarmsFeedback, FarmsFile, OneReach, Reach
-from pipeline.feedback.submitting import Submission
-from pipeline.source.endpoint import TIMEOUT_SECONDS
+from pipeline.feedback.farms import FarmsFeedback, FarmsFile, NodesReach, Reach
+from pipeline.feedback.submitting import NodeSubmission, Submission
+from pipeline.source.endpoint import TIMEOUT_SECONDS, load_credentials
 from pipeline.source.farms import FarmNodes, nodes_of_farms
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables.recent import by_farm, newest, recent_rows
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, serve_log
-from tests.pipeline.test_feedback import slow_farm
+from tests.pipeline.test_feedback import OneReach, slow_farm
 
 
 def a_farm(number: int, periods: int = 6, slow_from: int = 3) -> MadeUpLog:
@@ -321,6 +321,41 @@ def test_unreadable_client_key_is_reported_once(tmp_path: Path) -> None:
         feedback.after_batch(one_batch(one=one))
         feedback.finish()
     assert (len(one.submitted), len(two.submitted)) == (1, 1)
+
+
+@pytest.mark.parametrize("place", ["nodes", "farms"])
+def test_corrected_key_is_read_without_other_change(tmp_path: Path, place: str) -> None:
+    log_lines: list[str] = []
+    key = a_key(tmp_path / "a.key", Ed25519PrivateKey.generate())
+    with two_farms(tmp_path) as (one, _two, file):
+        write_farms(file, one={"nodes": ["one.sock"], "client_key": "a.key"})
+        chosen = Farms(file=file) if place == "farms" else Nodes(nodes=(str(tmp_path / "one.sock"),))
+        reaches = chosen.reaches(None if place == "farms" else key, log_lines.append)
+        key.write_text("damaged")
+        feedback = FarmsFeedback(reaches, log_lines.append)
+        for _ in range(2):
+            feedback.after_batch(one_batch(one=one))
+            feedback.finish()
+        assert one.submitted == []
+        (line,) = log_lines
+        assert "a.key is not a client key file" in line
+        a_key(key, Ed25519PrivateKey.generate())
+        feedback.after_batch(one_batch(one=one))
+        feedback.finish()
+    assert len(one.submitted) == 1
+
+
+def test_corrected_token_is_used_for_submissions(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("first")
+    reaches = NodesReach(FarmNodes(("https://[::1]:1",), token_file=token), "cluster", print)
+    first = reaches.load()
+    assert reaches.of("cluster", None) is first
+    token.write_text("of another node")
+    second = reaches.of("cluster", None)
+    assert second is not None
+    assert isinstance(second.submission, NodeSubmission)
+    assert second.submission.credentials == load_credentials(token, None)
 
 
 def test_submission_skips_unlisted_farm_and_directory(tmp_path: Path) -> None:

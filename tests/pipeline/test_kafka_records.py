@@ -101,8 +101,9 @@ def test_run_does_not_skip_lost_records_of_topic() -> None:
 
 
 def test_spelling_of_connector_options_is_ignored() -> None:
-    options = Topic(servers="a:1", settings=(("SUBSCRIBE", "log"), ("maxoffsetspertrigger", "5"))).options()
-    assert (options["subscribe"], options[MOST_OFFSETS]) == ("log", "5")
+    given = ("SUBSCRIBE", "log"), ("maxoffsetspertrigger", "5"), ("Kafka.ssl.key.password", "a")
+    options = Topic(servers="a:1", settings=given).options()
+    assert options == {SERVERS: "a:1", "subscribe": "log", MOST_OFFSETS: "5", "kafka.ssl.key.password": "a"}
 
 
 def test_topic_requires_connector_and_rejects_submission() -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.feedback.farms import FarmsFeedback, OneReach, Reach
+from pipeline.feedback.farms import FarmsFeedback, Reach
 from pipeline.run import RunSettings, await_end, prepare, start_query
 from tests.pipeline.farm_log_server import address, arrow_entries_of, serve_log
-from tests.pipeline.test_feedback import PERIOD_MS, Listener, slow_farm
+from tests.pipeline.test_feedback import PERIOD_MS, Listener, OneReach, slow_farm
 from tests.spark import JVM_SOCKETS
 
 pytestmark = JVM_SOCKETS
