@@ -74,7 +74,20 @@ def reason_of(error: BaseException) -> str:
         name = os.fsdecode(error.filename)
         hint = _ABOUT_FILES.get(error.errno or 0) or access_advice(Path(name), error)
         return f"{name}: {error.strerror or error}{hint}"
+    if is_about_working_directory(error):
+        return "the working directory was removed: change to another directory"
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+
+
+def is_about_working_directory(error: BaseException) -> bool:
+    """Return True if a relative path failed because the working directory was removed."""
+    if not isinstance(error, FileNotFoundError) or error.filename is not None:
+        return False
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import sys
 import click
 
 from bridge import VERSION
-from bridge.cli.failure import INTERRUPTED, REFUSED, fail, failure_lines, reason_of
+from bridge.cli.failure import INTERRUPTED, REFUSED, fail, failure_lines, is_about_working_directory, reason_of
 from bridge.cli.help.lazy_group import AddedCommands, LazyCommand, LazyGroup, Sections
 from bridge.cli.printing import echo, guard_output
 from bridge.cli.serving.standard_streams import guard_streams
@@ -128,8 +128,12 @@ def main() -> None:
     except BrokenPipeError:
         # The reader of the output (`| head`) has closed it.
         sys.exit(REFUSED)
+    except BaseExceptionGroup as group:
+        if group.split(BrokenPipeError)[1] is not None:
+            raise
+        sys.exit(REFUSED)
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and not is_about_working_directory(error):
             raise
         # A file error is not a fault of the program, in any command.
         fail(reason_of(error))
@@ -158,7 +162,11 @@ def _show(error: click.ClickException) -> None:
             echo(line, err=True)
         echo(f"Try '{context.command_path} {context.help_option_names[0]}' for help.", err=True)
         echo(err=True)
-    echo(f"Error: {error.format_message()}{_node_hint(error)}{_commands_hint(error)}", err=True)
+    text = error.format_message()
+    if isinstance(error, click.MissingParameter):
+        # The message lists the choices on separate lines, and does not quote anything of the user.
+        text = " ".join(text.split())
+    echo(f"Error: {text}{_node_hint(error)}{_commands_hint(error)}", err=True)
 
 
 def _commands_hint(error: click.UsageError) -> str:

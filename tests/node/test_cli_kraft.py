@@ -59,7 +59,7 @@ FORMAT = ("format", "-c")
         (("--random-cluster-id", "-I", "9@a:1:AAAAAAAAAAAAAAAAAAAAAQ"), "node.id 1 is not among the initial"),
         (("--random-cluster-id", "-s", "-S", "PLAIN=[name=a,password=b]"), "user a has the mechanism 'PLAIN'"),
         (("--random-cluster-id", "-s", "--set", "num.partitions=1"), "num.partitions is not a setting of this server"),
-        (("--random-cluster-id", "-s", "--set", "x"), "write it as name=value"),
+        (("--random-cluster-id", "-s", "--set", "x"), "--set option 1 is not a setting: write it as name=value"),
         (("--random-cluster-id", "-s", "--set", "node.id=x"), "node.id is 'x': put a whole number there"),
         (("--random-cluster-id", "-s", "--set", "controller.listener.names=X"), "controller.listener.names is X"),
         (

@@ -63,10 +63,10 @@ def read_settings(file: Path, changes: Sequence[str]) -> dict[str, str]:
     """Return the settings of a file with the values of --set, or end the command with the reason."""
     with failures(protocol.SettingsError):
         try:
-            settings = protocol.parse_properties(file.read_text(encoding="utf-8"))
+            settings = protocol.parse_properties(file.read_text(encoding="utf-8"), f"{file}: line")
         except (OSError, UnicodeDecodeError) as error:
             fail(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}")
-        return settings | protocol.parse_properties("\n".join(changes))
+        return settings | protocol.parse_properties("\n".join(changes), "--set option")
 
 
 class Quorum(Struct, frozen=True):

@@ -86,8 +86,11 @@ class VoterSettings(Struct, frozen=True):
         return tuple(announced.get(endpoint.name, endpoint) for endpoint in self.listeners)
 
 
-def parse_properties(text: str) -> dict[str, str]:
-    """Parse a properties file: `name=value`, comments by # or !. Raises `SettingsError`."""
+def parse_properties(text: str, place: str = "line") -> dict[str, str]:
+    """Parse a properties file: `name=value`, comments by # or !. Raises `SettingsError`.
+
+    Errors name the `place` before the number of a line.
+    """
     settings: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
@@ -95,9 +98,9 @@ def parse_properties(text: str) -> dict[str, str]:
             continue
         name, separator, value = stripped.partition("=")
         if not separator or not name.strip():
-            raise SettingsError(f"line {number} is not a setting: write it as name=value")
+            raise SettingsError(f"{place} {number} is not a setting: write it as name=value")
         if name.strip() in settings:
-            raise SettingsError(f"line {number} sets {name.strip()} again: keep only one of the two lines")
+            raise SettingsError(f"{place} {number} sets {name.strip()} again: keep only one of the two")
         settings[name.strip()] = value.strip()
     return settings
 
