@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from consensus.core.entry_data import configuration_entry, encode_group
 from consensus.core.messages import AppendEntries
 from consensus.core.model import Configuration, Entry, LogId, Server
-from consensus.protocols.garlic_farm.node.request_encoder import EncodedEntries, RequestEncoder
+from consensus.protocols.garlic_farm.node.request_encoder import RequestEncoder
 from consensus.protocols.garlic_farm.wire.codec import RequestReader, decode_request, encode_request
 from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS
 from consensus.protocols.garlic_farm.wire.mapping import append_to_wire, request_from_wire, request_to_wire
@@ -27,8 +27,8 @@ def command(term: int, data: bytes) -> Entry:
     return Entry.command(term, data)
 
 
-def sent(same_log: EncodedEntries, request: AppendEntries, recipient: int) -> bytes:
-    entries, log = same_log.of(request)
+def sent(same_log: RequestEncoder, request: AppendEntries, recipient: int) -> bytes:
+    entries, log = same_log.entries_of(request)
     return encode_request(append_to_wire(request, recipient, entries), DEFAULT_LIMITS, log)
 
 
@@ -46,7 +46,7 @@ def test_shared_bytes_equal_separately_encoded_bytes() -> None:
         append(10, configuration_entry(7, MEMBERS), one[0]),
         append(9, command(6, b"one"), one[1]),
     ]
-    same_log = EncodedEntries(lambda index: index - 3, DEFAULT_LIMITS)
+    same_log = RequestEncoder(lambda index: index - 3)
     for request in [*appends, *reversed(appends)]:
         for recipient in (FOLLOWER, OTHER):
             # Then each follower gets the bytes of a separate encoding
@@ -55,10 +55,10 @@ def test_shared_bytes_equal_separately_encoded_bytes() -> None:
 
 
 def test_second_follower_gets_same_bytes_object() -> None:
-    same_log = EncodedEntries(lambda _: 0, DEFAULT_LIMITS)
-    _, first = same_log.of(append(9, command(7, b"x" * 1000)))
+    same_log = RequestEncoder(lambda _: 0)
+    _, first = same_log.entries_of(append(9, command(7, b"x" * 1000)))
     # equal, not identical: the core makes an append for each follower
-    _, second = same_log.of(append(9, command(7, b"x" * 1000), commit=9))
+    _, second = same_log.entries_of(append(9, command(7, b"x" * 1000), commit=9))
     assert second is first
 
 
@@ -68,7 +68,7 @@ def test_follower_stores_bytes_made_by_leader() -> None:
     made = encode_group(entries)
     request = replace(append(9, *entries), encoded=made)
     # When they are sent
-    data = RequestEncoder(lambda _: 0, DEFAULT_LIMITS).encode(request, FOLLOWER, frozenset())
+    data = RequestEncoder(lambda _: 0).encode(request, FOLLOWER, frozenset())
     reader = RequestReader()
     reader.feed(data + data)
     received = reader.next()
@@ -84,7 +84,7 @@ def test_follower_stores_bytes_made_by_leader() -> None:
 def test_append_with_configuration_has_no_bytes_for_disk() -> None:
     """A configuration has different forms on the wire and in the log, so the follower encodes the entries again."""
     request = append(9, command(7, b"one"), configuration_entry(7, MEMBERS))
-    data = RequestEncoder(lambda _: 4, DEFAULT_LIMITS).encode(request, FOLLOWER, frozenset())
+    data = RequestEncoder(lambda _: 4).encode(request, FOLLOWER, frozenset())
     taken = request_from_wire(decode_request(data), 1)
     assert isinstance(taken, AppendEntries)
     assert taken == request

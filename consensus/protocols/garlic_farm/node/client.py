@@ -32,7 +32,6 @@ from consensus.protocols.garlic_farm.node.links import Resolve
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import encode_request
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
-from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, MessageLimits
 from consensus.protocols.garlic_farm.wire.upgrade import Extension
 from consensus.server.callbacks import run_task
 from consensus.server.errors import NotLeaderError, ServerBusyError
@@ -65,7 +64,6 @@ class GarlicFarmClient(TaskOwner):
         *,
         random: Random,
         options: ClientOptions | None = None,
-        limits: MessageLimits = DEFAULT_LIMITS,
     ) -> None:
         if not servers:
             raise ValueError("a client needs at least one server")
@@ -74,7 +72,6 @@ class GarlicFarmClient(TaskOwner):
         self._servers = tuple(servers)
         self._random = random
         self._options = options or ClientOptions()
-        self._limits = limits
         self._connections: dict[int, ClientConnection] = {}
         self._extensions: dict[int, frozenset[Extension]] = {}
         self._locks: dict[int, trio.Lock] = {}
@@ -91,9 +88,7 @@ class GarlicFarmClient(TaskOwner):
         self, commands: Sequence[bytes], *, timeout_s: float = 10.0, repeat_unknown: bool = False
     ) -> Submission:
         """Append `commands`, in order, in one request; without any, only find the leader."""
-        data = encode_request(
-            wire.ClientRequest(entries=tuple(Entry.command(0, command) for command in commands)), self._limits
-        )
+        data = encode_request(wire.ClientRequest(entries=tuple(Entry.command(0, command) for command in commands)))
         return await self._submit(data, None, timeout_s, repeat_unknown=repeat_unknown)
 
     async def read_index(self, *, timeout_s: float = 10.0) -> Submission:
@@ -101,13 +96,13 @@ class GarlicFarmClient(TaskOwner):
 
         This does not write an entry. Only servers with the extension `read-index` are queried.
         """
-        data = encode_request(wire.ReadIndexRequest(), self._limits)
+        data = encode_request(wire.ReadIndexRequest())
         return await self._submit(data, Extension.READ_INDEX, timeout_s, repeat_unknown=True)
 
     async def call(self, server: int, request: wire.Request) -> wire.Reply | Lost:
         """Send one request to one server and return its reply. Raises `GarlicFarmError` if it cannot be reached."""
         connection = await self._connection_to(server)
-        return await connection.call(encode_request(request, self._limits))
+        return await connection.call(encode_request(request))
 
     async def _submit(
         self, data: bytes, needed: Extension | None, timeout_s: float, *, repeat_unknown: bool

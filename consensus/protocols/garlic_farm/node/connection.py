@@ -38,7 +38,7 @@ from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent, Metric
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import RequestReader, encode_reply
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
-from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, UNKNOWN_SERVER, MessageLimits
+from consensus.protocols.garlic_farm.wire.limits import UNKNOWN_SERVER
 from consensus.protocols.garlic_farm.wire.mapping import (
     check_agreed,
     commands_from_wire,
@@ -178,7 +178,6 @@ class ServerConnection:
         identity: Callable[[], Identity],
         metrics: Metrics,
         options: ConnectionOptions,
-        limits: MessageLimits = DEFAULT_LIMITS,
         budget: ReceiveBudget | None = None,
         quota: ClientQuota | None = None,
         voucher: bytes | None = None,
@@ -206,7 +205,7 @@ class ServerConnection:
         self._identity = identity
         self._metrics = metrics
         self._options = options
-        self._reader = RequestReader(limits)
+        self._reader = RequestReader()
         self._slots: deque[_Slot] = deque()
         self._ready = trio.Event()
         self._patience = trio.CancelScope()

@@ -42,7 +42,6 @@ from consensus.protocols.garlic_farm.node.request_encoder import RequestEncoder
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import encode_request
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
-from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, MessageLimits
 from consensus.protocols.garlic_farm.wire.mapping import ConfigurationBefore, extensions_to_core, reply_from_wire
 from consensus.protocols.garlic_farm.wire.upgrade import Extension
 from consensus.server.callbacks import run_task
@@ -100,7 +99,6 @@ class PeerLinks:
         random: Random,
         configuration_before: ConfigurationBefore = lambda _: 0,
         options: LinkOptions | None = None,
-        limits: MessageLimits = DEFAULT_LIMITS,
     ) -> None:
         self.dialer = dialer
         self.resolve = resolve
@@ -108,8 +106,7 @@ class PeerLinks:
         self.random = random
         self.configuration_before = configuration_before
         self.options = options or LinkOptions()
-        self.limits = limits
-        self.encoder = RequestEncoder(configuration_before, limits)
+        self.encoder = RequestEncoder(configuration_before)
         self.joining_peers: dict[ServerId, JoiningPeer] = {}
         self._members: frozenset[ServerId] = frozenset()
         self._links: dict[ServerId, _Link] = {}
@@ -249,7 +246,7 @@ class _Link:
         if self._connection is None:
             return Lost.UNSENT
         self._sent += 1
-        return await self._connection.call(encode_request(request, self._links.limits))
+        return await self._connection.call(encode_request(request))
 
     def _invite(self, connection: ClientConnection, joining: JoiningPeer) -> None:
         joining.trusting = not self._extensions
@@ -265,7 +262,7 @@ class _Link:
             joining.on_join_reply(reply)
 
         invitation = joining.invitation(Extension.CONFIGURATIONS in self._extensions)
-        self._sent += connection.post(encode_request(invitation, self._links.limits), on_reply)
+        self._sent += connection.post(encode_request(invitation), on_reply)
 
     @property
     def is_unused(self) -> bool:

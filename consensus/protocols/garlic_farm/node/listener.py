@@ -36,7 +36,6 @@ from consensus.protocols.garlic_farm.node.connection import ConnectionOptions, R
 from consensus.protocols.garlic_farm.node.connectors import is_loopback
 from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent, Metrics
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
-from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, MessageLimits
 from consensus.protocols.garlic_farm.wire.peers import Claim, ProvenPeer
 from consensus.protocols.garlic_farm.wire.proof import i2p_channel, tls_channel
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
@@ -220,7 +219,6 @@ class GarlicFarmServer:
         *,
         connection_limits: ConnectionLimits | None = None,
         connection: ConnectionOptions | None = None,
-        limits: MessageLimits = DEFAULT_LIMITS,
         on_identity: Callable[[Identity], None] = lambda _: None,
         accepting: AcceptOptions | None = None,
         budget: BudgetOptions | None = None,
@@ -237,7 +235,6 @@ class GarlicFarmServer:
         self._metrics = metrics
         self._connection_limits = connection_limits or ConnectionLimits()
         self._connection_options = connection or ConnectionOptions()
-        self._limits = limits
         voucher_of = authenticator.peers.voucher_of
         self.places = ConnectionPlaces(self._connection_limits, metrics, self._known, voucher_of)
 
@@ -408,7 +405,6 @@ class GarlicFarmServer:
             identity=self._authenticator.identity,
             metrics=self._metrics,
             options=self._connection_options,
-            limits=self._limits,
             budget=self._budget,
             quota=self._quota,
             voucher=pending.voucher,

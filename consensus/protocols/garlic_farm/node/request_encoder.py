@@ -12,7 +12,7 @@ from consensus.core import messages as core
 from consensus.core.model import COMMAND, Entry, Index, integer_id
 from consensus.protocols.garlic_farm.wire.codec import encode_log, encode_request
 from consensus.protocols.garlic_farm.wire.joining_mapping import sync_to_wire
-from consensus.protocols.garlic_farm.wire.limits import MessageLimits
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS
 from consensus.protocols.garlic_farm.wire.log_pack import records_bytes
 from consensus.protocols.garlic_farm.wire.mapping import (
     ConfigurationBefore,
@@ -25,42 +25,14 @@ from consensus.protocols.garlic_farm.wire.upgrade import Extension
 from consensus.protocols.garlic_farm.wire.values import LogEntry, LogPack, WireEntry
 
 
-class EncodedEntries:
-    """The entries of the last append in the wire's form and as bytes."""
+class RequestEncoder:
+    """Encodes requests to all peers of one server, and keeps the entries of the last append in the wire's form."""
 
-    def __init__(self, configuration_before: ConfigurationBefore, limits: MessageLimits) -> None:
+    def __init__(self, configuration_before: ConfigurationBefore) -> None:
         self._configuration_before = configuration_before
-        self._limits = limits
         self._first: Index = 0
         self._entries: tuple[Entry, ...] = ()
         self._known: tuple[tuple[WireEntry, ...], bytes] = ((), b"")
-
-    def of(self, append: core.AppendEntries) -> tuple[tuple[WireEntry, ...], bytes]:
-        """Return the entries of `append`; raises `GarlicFarmError` for entries that the protocol cannot carry."""
-        first = append.previous.index + 1
-        if not append.entries:
-            return (), b""
-        if (first, append.entries) != (self._first, self._entries):
-            self._known = self._encode(first, append)
-            self._first, self._entries = first, append.entries
-        return self._known
-
-    def _encode(self, first: Index, append: core.AppendEntries) -> tuple[tuple[WireEntry, ...], bytes]:
-        entries, log, limits = append.entries, append.encoded, self._limits
-        applications = {entry.kind for entry in entries} == {COMMAND}
-        if log and applications and len(entries) <= limits.entries and len(log) <= limits.entry_bytes:
-            return entries, log
-        converted = entries_to_wire(first, entries, self._configuration_before)
-        return converted, encode_log(append_to_wire(append, integer_id(append.leader), converted), limits)
-
-
-class RequestEncoder:
-    """Encodes requests to all peers of one server."""
-
-    def __init__(self, configuration_before: ConfigurationBefore, limits: MessageLimits) -> None:
-        self._configuration_before = configuration_before
-        self._limits = limits
-        self._encoded_entries = EncodedEntries(configuration_before, limits)
 
     def encode(self, request: core.Request, peer: int, extensions: frozenset[Extension]) -> bytes:
         """Return the bytes for `peer`; raises `GarlicFarmError` for requests without support by peer or protocol."""
@@ -68,10 +40,10 @@ class RequestEncoder:
         if not isinstance(request, core.AppendEntries):
             message = request_to_wire(request, peer, self._configuration_before)
         else:
-            entries, log = self._encoded_entries.of(request)
+            entries, log = self.entries_of(request)
             message = append_to_wire(request, peer, entries, b"" if LogEntry in map(type, entries) else log)
         check_agreed(message, extensions)
-        return encode_request(message, self._limits, log)
+        return encode_request(message, log=log)
 
     def encode_pack(
         self, append: core.AppendEntries, peer: int, extensions: frozenset[Extension], offset: int
@@ -83,5 +55,23 @@ class RequestEncoder:
         message = sync_to_wire(append, peer, self._configuration_before, offset)
         check_agreed(message, extensions)
         packs = (each.value for each in message.entries if isinstance(each, LogEntry))
-        added = sum(records_bytes(pack.entries, self._limits) for pack in packs if isinstance(pack, LogPack))
-        return encode_request(message, self._limits), added
+        added = sum(records_bytes(pack.entries) for pack in packs if isinstance(pack, LogPack))
+        return encode_request(message), added
+
+    def entries_of(self, append: core.AppendEntries) -> tuple[tuple[WireEntry, ...], bytes]:
+        """Return the entries and their bytes; raises `GarlicFarmError` for entries that the protocol cannot carry."""
+        first = append.previous.index + 1
+        if not append.entries:
+            return (), b""
+        if (first, append.entries) != (self._first, self._entries):
+            self._known = self._encode_entries(first, append)
+            self._first, self._entries = first, append.entries
+        return self._known
+
+    def _encode_entries(self, first: Index, append: core.AppendEntries) -> tuple[tuple[WireEntry, ...], bytes]:
+        entries, log, limits = append.entries, append.encoded, DEFAULT_LIMITS
+        applications = {entry.kind for entry in entries} == {COMMAND}
+        if log and applications and len(entries) <= limits.entries and len(log) <= limits.entry_bytes:
+            return entries, log
+        converted = entries_to_wire(first, entries, self._configuration_before)
+        return converted, encode_log(append_to_wire(append, integer_id(append.leader), converted))
