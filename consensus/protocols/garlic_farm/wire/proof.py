@@ -22,7 +22,7 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from enum import Enum
 
 from cryptography.exceptions import InvalidSignature
@@ -77,56 +77,15 @@ class Proof(Struct, frozen=True):
         """Return the value of the header."""
         return f"{VERSION} {self.role.value} {_text(self.public_key)} {_text(self.signature)}"
 
-    def holds(self, transcript: "Transcript") -> bool:
-        """Return True if the key has signed exactly this handshake."""
+    def holds(self, signed: bytes) -> bool:
+        """Return True if the key has signed exactly these bytes of a handshake (`signed_bytes`)."""
         if is_of_small_order(self.public_key):
             return False
         try:
-            Ed25519PublicKey.from_public_bytes(self.public_key).verify(self.signature, transcript.signed_bytes())
+            Ed25519PublicKey.from_public_bytes(self.public_key).verify(self.signature, signed)
         except (InvalidSignature, ValueError):
             return False
         return True
-
-
-class Transcript(Struct, frozen=True, kw_only=True):
-    """All fields that a proof covers, in their form in the headers, "" for a missing one."""
-
-    direction: ProofDirection
-    role: ConnectionRole
-    own_id: int | None
-    """The Raft id of the side that signs."""
-    other_id: int | None
-    """The Raft id that the signer expects of the other side."""
-    cluster_id: str | None
-    nonce: str
-    client_nonce: str
-    nonce_count: int
-    channel: str
-    """`tls ` and the SHA-256 of the server's certificate in hexadecimal, or `i2p ` and the dialed name."""
-    offered: str
-    chosen: str
-    lease_ms: int | None
-    introductions: tuple[str, ...] = ()
-
-    def signed_bytes(self) -> bytes:
-        """Return the signed bytes."""
-        fields = (
-            self.direction.value,
-            self.role.value,
-            _number(self.own_id),
-            _number(self.other_id),
-            self.cluster_id or "",
-            self.nonce,
-            self.client_nonce,
-            f"{self.nonce_count:08x}",
-            self.channel,
-            self.offered,
-            self.chosen,
-            _number(self.lease_ms),
-        )
-        return _CONTEXT + _joined(
-            [*(field.encode() for field in fields), hashlib.sha256(",".join(self.introductions).encode()).digest()]
-        )
 
 
 def is_of_small_order(public_key: bytes) -> bool:
@@ -144,22 +103,21 @@ def i2p_channel(name: str) -> str:
     return f"i2p {name.lower()}"
 
 
+def signed_bytes(fields: Iterable[str | int | None], introductions: Iterable[str]) -> bytes:
+    """Return the bytes that a proof signs: `fields` in the order above, and the introductions."""
+    parts = ["" if field is None else str(field) for field in fields]
+    joined = [*(part.encode() for part in parts), hashlib.sha256(",".join(introductions).encode()).digest()]
+    if any(len(part) > _FIELD_BYTES_MAX for part in joined):
+        raise malformed(f"a field of a handshake has more than {_FIELD_BYTES_MAX} bytes")
+    return _CONTEXT + b"".join(len(part).to_bytes(_LENGTH_BYTES, "big") + part for part in joined)
+
+
 def parse_proof(header: str) -> Proof:
     """Return the proof in a header."""
     found = _PROOF.fullmatch(header)
     if found is None:
         raise malformed(f"{PROOF_HEADER} is not `{VERSION} ROLE PUBLICKEY SIGNATURE`")
     return Proof(ConnectionRole(found[1]), _raw(found[2]), _raw(found[3]))
-
-
-def _joined(fields: Sequence[bytes]) -> bytes:
-    if any(len(field) > _FIELD_BYTES_MAX for field in fields):
-        raise malformed(f"a field of a handshake has more than {_FIELD_BYTES_MAX} bytes")
-    return b"".join(len(field).to_bytes(_LENGTH_BYTES, "big") + field for field in fields)
-
-
-def _number(value: int | None) -> str:
-    return "" if value is None else str(value)
 
 
 def _text(data: bytes) -> str:

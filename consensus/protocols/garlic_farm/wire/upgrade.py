@@ -36,8 +36,8 @@ from consensus.protocols.garlic_farm.wire.proof import (
     ConnectionRole,
     Proof,
     ProofDirection,
-    Transcript,
     parse_proof,
+    signed_bytes,
 )
 
 VERSION = "1"
@@ -115,27 +115,18 @@ class HandshakeExchange(Struct, frozen=True):
 
     authorization: Authorization
     channel: str
+    """`tls ` and the SHA-256 of the server's certificate in hexadecimal, or `i2p ` and the dialed name."""
     offered: str
 
     def signed_by(
         self, signer: Identity, other_id: int | None, direction: ProofDirection, role: ConnectionRole, chosen: str = ""
-    ) -> Transcript:
-        """Return the fields that `signer` signs for server `other_id`."""
-        return Transcript(
-            direction=direction,
-            role=role,
-            own_id=signer.server_id,
-            other_id=other_id,
-            cluster_id=signer.cluster_id,
-            nonce=self.authorization.nonce,
-            client_nonce=self.authorization.client_nonce,
-            nonce_count=self.authorization.nonce_count,
-            channel=self.channel,
-            offered=self.offered,
-            chosen=chosen,
-            lease_ms=signer.lease_ms,
-            introductions=signer.introductions,
-        )
+    ) -> bytes:
+        """Return the bytes that `signer` signs for server `other_id`, its id of the other side."""
+        login = self.authorization
+        ids = (signer.server_id, other_id, signer.cluster_id)
+        nonces = (login.nonce, login.client_nonce, f"{login.nonce_count:08x}")
+        fields = (direction.value, role.value, *ids, *nonces, self.channel, self.offered, chosen, signer.lease_ms)
+        return signed_bytes(fields, signer.introductions)
 
 
 def admission_headers(admissions: Iterable[bytes]) -> list[tuple[str, str]]:

@@ -195,8 +195,8 @@ class UpgradeClient:
         called = [] if self._called is None else [(PEER_HEADER, str(self._called))]
         if peers is None:
             return called
-        transcript = self._exchange(authorization).signed_by(own_identity, self._called, ProofDirection.REQUEST, role)
-        proof = Proof(role, peers.public_key, peers.sign(transcript.signed_bytes()))
+        signed = self._exchange(authorization).signed_by(own_identity, self._called, ProofDirection.REQUEST, role)
+        proof = Proof(role, peers.public_key, peers.sign(signed))
         admissions = [] if own_identity.server_id is None else admission_headers(peers.admissions())
         return [*called, (PROOF_HEADER, proof.header()), *admissions]
 

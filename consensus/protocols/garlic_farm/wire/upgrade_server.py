@@ -204,8 +204,8 @@ class UpgradeServer:
                 Fault.UNPROVEN,
                 f"{claimed} without a proof: its sender knows the farm's password but does not prove an identity",
             )
-        transcript = self._exchange(headers, authorization).signed_by(peer, called, ProofDirection.REQUEST, proof.role)
-        if not proof.holds(transcript):
+        signed = self._exchange(headers, authorization).signed_by(peer, called, ProofDirection.REQUEST, proof.role)
+        if not proof.holds(signed):
             return Refusal(
                 Fault.UNPROVEN,
                 f"{claimed} with a proof that is not valid for this connection: it was made for another server, or an"
@@ -240,8 +240,8 @@ class UpgradeServer:
         if chosen is not None:
             response.append(("Sec-WebSocket-Protocol", chosen))
         role, exchange = ConnectionRole.SERVER, self._exchange(headers, authorization)
-        transcript = exchange.signed_by(own_identity, peer.server_id, ProofDirection.ANSWER, role, chosen or "")
-        proof = Proof(role, peers.public_key, peers.sign(transcript.signed_bytes()))
+        signed = exchange.signed_by(own_identity, peer.server_id, ProofDirection.ANSWER, role, chosen or "")
+        proof = Proof(role, peers.public_key, peers.sign(signed))
         response += [(PROOF_HEADER, proof.header()), *admission_headers(peers.admissions())]
         data = self._http.send(
             h11.InformationalResponse(status_code=101, headers=response, reason=b"Switching Protocols")
