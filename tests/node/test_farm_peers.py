@@ -76,7 +76,7 @@ class NodeView:
         self, server_id: int | None, number: int, role: ConnectionRole = SERVER, shown: tuple[bytes, ...] = ()
     ) -> Fault | None:
         """Return the fault of the identity `number` with this claimed Raft id, or None."""
-        refusal = self.peers.judge(Claim(server_id, role, public_key(number), shown))
+        refusal = self.peers.judge(Claim(role, public_key(number), server_id, shown))
         assert refusal is None or node_id(number).hex() in refusal.text or "was removed" in refusal.text
         return None if refusal is None else refusal.fault
 
@@ -166,7 +166,7 @@ def admission(number: int, server_id: int, by: int) -> bytes:
 
 
 def claim(server_id: int, number: int, *shown: bytes) -> Claim:
-    return Claim(server_id, SERVER, public_key(number), shown)
+    return Claim(SERVER, public_key(number), server_id, shown)
 
 
 @pytest.mark.parametrize("server_id", [4, 5, 3 + IDS_AHEAD_MAX])
@@ -248,10 +248,10 @@ def test_memory_for_identities_of_one_signer_is_bounded(view: NodeView) -> None:
 
 def test_node_without_farm_defers_all_servers(tmp_path: Path) -> None:
     peers = FarmPeers(NodeIdentity.of(key_of(1)), None)
-    refusal = peers.judge(Claim(1, SERVER, public_key(2)))
+    refusal = peers.judge(Claim(SERVER, public_key(2), 1))
     assert refusal is not None
     assert refusal.fault is Fault.BUSY
-    assert peers.judge(Claim(None, CLIENT, public_key(2))) is None
+    assert peers.judge(Claim(CLIENT, public_key(2), None)) is None
     assert peers.admissions() == ()
     assert list(tmp_path.iterdir()) == []
 
@@ -330,7 +330,7 @@ class Connections:
 
 def accepted_peer(view: NodeView, server_id: int, number: int, role: ConnectionRole, *shown: bytes) -> ProvenPeer:
     proven = ProvenPeer(role, public_key(number), server_id, shown)
-    assert view.peers.judge(proven.claim) is None
+    assert view.peers.judge(proven) is None
     return proven
 
 
@@ -420,7 +420,7 @@ async def test_node_admitted_before_eviction_of_leader_stays_accepted(
 
 def test_refusal_names_peer_with_owner_of_raft_id(view: NodeView) -> None:
     view.log.admits(2, NUMBERS[1])
-    refusal = view.peers.judge(Claim(2, SERVER, public_key(77)))
+    refusal = view.peers.judge(Claim(SERVER, public_key(77), 2))
     assert refusal is not None
     assert refusal.text == (
         f"the identity {node_id(77).hex()} claims to be server 2 (node-{NUMBERS[1]}), which has the identity"

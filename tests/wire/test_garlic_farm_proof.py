@@ -146,9 +146,9 @@ def test_i2p_channel_ignores_case() -> None:
 def test_listed_peers_refuse_claims_of_unlisted_keys() -> None:
     unlisted = bytes(32)
     peers = ListedPeers(KEY, {2: PUBLIC})
-    assert peers.judge(Claim(2, ConnectionRole.SERVER, PUBLIC)) is None
-    assert peers.judge(Claim(None, ConnectionRole.CLIENT, unlisted)) is None, "it does not claim an id"
-    for claim in (Claim(2, ConnectionRole.SERVER, unlisted), Claim(3, ConnectionRole.CLIENT, PUBLIC)):
+    assert peers.judge(Claim(ConnectionRole.SERVER, PUBLIC, 2)) is None
+    assert peers.judge(Claim(ConnectionRole.CLIENT, unlisted, None)) is None, "it does not claim an id"
+    for claim in (Claim(ConnectionRole.SERVER, unlisted, 2), Claim(ConnectionRole.CLIENT, PUBLIC, 3)):
         refusal = peers.judge(claim)
         assert refusal is not None
         assert refusal.fault is Fault.UNKNOWN_IDENTITY

@@ -220,7 +220,7 @@ class FarmPeers:
         or the signer of the admission may be evicted.
         """
         grounds: tuple[object, ...] = ()
-        refused: dict[Claim, bool] = {}
+        refused: dict[ProvenPeer, bool] = {}
         while True:
             # Each entry wakes this task, and checking a chain may verify sixteen signatures. So verdicts are kept while
             # the data are equal.
@@ -229,11 +229,10 @@ class FarmPeers:
             end_connections(partial(self._is_refused, before, refused))
             await farm.applied_state.news()
 
-    def _is_refused(self, before: Mapping[Claim, bool], now: dict[Claim, bool], proven: ProvenPeer) -> bool:
-        claim = proven.claim
-        if claim not in now:
-            now[claim] = before[claim] if claim in before else self.judge(claim) is not None
-        return now[claim]
+    def _is_refused(self, before: Mapping[ProvenPeer, bool], now: dict[ProvenPeer, bool], proven: ProvenPeer) -> bool:
+        if proven not in now:
+            now[proven] = before[proven] if proven in before else self.judge(proven) is not None
+        return now[proven]
 
 
 def _judged(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, server_id: int) -> Refusal | None:

@@ -173,7 +173,7 @@ class ConnectionPlaces:
 
     def _voucher_in(self, pending: PendingConnection) -> bytes | None:
         proven = pending.proven
-        return None if proven is None or not proven.is_member else self._voucher_of(proven.claim)
+        return None if proven is None or not proven.is_member else self._voucher_of(proven)
 
     def _has_place(self, member: bytes | None) -> bool:
         return member is not None and self._members[member] < self._options.established_per_member_max

@@ -267,19 +267,11 @@ EXCHANGES: dict[MessageType, MessageKind] = {
 }
 
 REPLY_TYPES: dict[type[Reply], MessageType] = {
-    RequestVoteResponse: _TYPE.REQUEST_VOTE_RESPONSE,
-    AppendEntriesResponse: _TYPE.APPEND_ENTRIES_RESPONSE,
-    AddServerResponse: _TYPE.ADD_SERVER_RESPONSE,
-    RemoveServerResponse: _TYPE.REMOVE_SERVER_RESPONSE,
-    SyncLogResponse: _TYPE.SYNC_LOG_RESPONSE,
-    JoinClusterResponse: _TYPE.JOIN_CLUSTER_RESPONSE,
-    LeaveClusterResponse: _TYPE.LEAVE_CLUSTER_RESPONSE,
-    InstallSnapshotResponse: _TYPE.INSTALL_SNAPSHOT_RESPONSE,
-    PreVoteResponse: _TYPE.PRE_VOTE_RESPONSE,
-    TimeoutNowResponse: _TYPE.TIMEOUT_NOW_RESPONSE,
-    TransferVoteResponse: _TYPE.TRANSFER_VOTE_RESPONSE,
-    ReadIndexResponse: _TYPE.READ_INDEX_RESPONSE,
+    exchange.reply: MessageType(message_type + 1)
+    for message_type, exchange in EXCHANGES.items()
+    if message_type is not _TYPE.CLIENT_REQUEST
 }
+"""Type of each reply: the next number after its request. A client gets the reply to AppendEntries."""
 REQUEST_TYPES: dict[type[Request], MessageType] = {
     exchange.request: message_type for message_type, exchange in EXCHANGES.items()
 }

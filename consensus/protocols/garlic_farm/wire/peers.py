@@ -1,6 +1,6 @@
 """The handshake's interface to check that a proven key may have the Raft id that it claims.
 
-    handshake ── Claim(id, role, key, admissions) ──▶ PeerDirectory ──▶ None (it may) │ Refusal(fault, sentence)
+    handshake ── Claim(role, key, id, admissions) ──▶ PeerDirectory ──▶ None (it may) │ Refusal(fault, sentence)
 
 This package handles keys and signatures. The embedding program maps identities to ids: from a founding, a log or a
 list. It also signs for its own server, so that the private key stays with it. `ListedPeers` is the directory of a group
@@ -8,7 +8,6 @@ with a complete list of keys.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -21,38 +20,15 @@ from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 class Claim(Struct, frozen=True):
     """A key that has signed the handshake, and its claim."""
 
-    server_id: int | None
-    """The claimed id; None before a cluster exists, or for a client that is not a server."""
     role: ConnectionRole
     public_key: bytes
+    server_id: int | None
+    """The claimed id; None before a cluster exists, or for a client that is not a server."""
     admissions: tuple[bytes, ...] = ()
     """Admissions for a server whose log does not contain the key yet; not decoded here.
 
     The first admits this key, and each further admission admits the signer of the admission before.
     """
-
-
-class Refusal(Struct, frozen=True):
-    """Reason for refusing a claim. The text is for the operator: peer, reason, remedy."""
-
-    fault: Fault
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ProvenPeer:
-    """The peer at the other end of a connection: its signature holds, and the directory accepts its claim."""
-
-    role: ConnectionRole
-    public_key: bytes
-    server_id: int | None
-    admissions: tuple[bytes, ...] = field(default=(), compare=False, repr=False)
-    """Admissions of the peer: the directory checks them again when it has more data."""
-
-    @property
-    def claim(self) -> Claim:
-        """Return the accepted claim."""
-        return Claim(self.server_id, self.role, self.public_key, self.admissions)
 
     @property
     def is_member(self) -> bool:
@@ -63,6 +39,20 @@ class ProvenPeer:
     def is_server(self) -> bool:
         """Return True if it may send messages of servers."""
         return self.role is ConnectionRole.SERVER and self.is_member
+
+
+class ProvenPeer(Claim, frozen=True):
+    """The peer at the other end of a connection: its signature holds, and the directory accepts its claim.
+
+    The directory checks the admissions again when it has more data.
+    """
+
+
+class Refusal(Struct, frozen=True):
+    """Reason for refusing a claim. The text is for the operator: peer, reason, remedy."""
+
+    fault: Fault
+    text: str
 
 
 class PeerDirectory(Protocol):

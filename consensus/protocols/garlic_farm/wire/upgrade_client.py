@@ -265,7 +265,7 @@ class UpgradeClient:
                 "the server's proof of its identity does not hold for this connection: an attacker relays or"
                 " changes it",
             )
-        refusal = peers.judge(Claim(self._called, role, proof.public_key, headers.admissions()))
+        refusal = peers.judge(Claim(role, proof.public_key, self._called, headers.admissions()))
         if refusal is not None:
             raise GarlicFarmError(refusal.fault, f"the server that answers there is refused: {refusal.text}")
         return ProvenPeer(role, proof.public_key, self._called)

@@ -218,7 +218,7 @@ class UpgradeServer:
                 Fault.WRONG_SERVER, f"{claimed} calls server {called}, and this is server {own_identity.server_id}"
             )
         proven = ProvenPeer(proof.role, proof.public_key, peer.server_id, headers.admissions())
-        return self._authenticator.peers.judge(proven.claim) or proven
+        return self._authenticator.peers.judge(proven) or proven
 
     def _exchange(self, headers: Headers, authorization: Authorization) -> HandshakeExchange:
         return HandshakeExchange(authorization, self._channel, headers.offered())
