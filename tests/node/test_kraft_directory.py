@@ -18,8 +18,8 @@ from consensus.protocols.kraft.operators.quorum_directory import (
     read_directory,
 )
 from consensus.protocols.kraft.operators.settings import (
+    NamedVoter,
     SettingsError,
-    StaticVoter,
     VoterSettings,
     core_options,
     parse_properties,
@@ -46,7 +46,7 @@ def settings(path: Path, text: str = "controller.quorum.voters=1@localhost:9093,
 def test_settings_have_kafka_names(tmp_path: Path) -> None:
     """The lines are from Kafka's own file; Kafka's defaults apply to missing settings."""
     read = settings(tmp_path, "controller.quorum.voters=1@localhost:9093,2@[::1]:9094\nprocess.roles=controller")
-    assert read.voters == (StaticVoter(1, "localhost", 9093), StaticVoter(2, "::1", 9094))
+    assert read.voters == (NamedVoter(ReplicaKey(1), "localhost", 9093), NamedVoter(ReplicaKey(2), "::1", 9094))
     assert (read.append_linger_ms, read.retry_backoff_ms, read.fetch_timeout_ms) == (25, 20, 2_000)
     options = core_options(read)
     assert (options.election_timeout_min_ms, options.election_timeout_max_ms) == (1_000, 2_000)

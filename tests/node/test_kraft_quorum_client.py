@@ -312,11 +312,11 @@ async def test_uncommitted_records_are_fetched_with_pauses(
             records=written(0, [b"one"]),
         )
 
-    async def call_topic(_: QuorumClient, question: Callable[[object, object], Awaitable[object]]) -> object:
+    async def call(_: QuorumClient, _find: object, question: Callable[[object, object], Awaitable[object]]) -> object:
         return await question(None, None)
 
     monkeypatch.setattr(QuorumClient, "_fetched", fetched)
-    monkeypatch.setattr(QuorumClient, "_call_topic", call_topic)
+    monkeypatch.setattr(QuorumClient, "_call", call)
     async with aclosing(QuorumClient([(LOOPBACK, 1)], brokers=True).records(0, follow=True)) as items:
         record = await anext(items)
     assert isinstance(record, LogRecord)

@@ -6,13 +6,13 @@ import pytest
 import trio
 
 from consensus.core.features import KRAFT_STATIC, LeaderRecords
-from consensus.core.model import Configuration, Server
+from consensus.core.model import Configuration, ReplicaKey, Server
 from consensus.core.raft import Raft
 from consensus.protocols.kafka.connections import connection
 from consensus.protocols.kafka.connections.connection import DialOptions
 from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions
 from consensus.protocols.kafka.wire.records import Record, RecordBatch
-from consensus.protocols.kraft.operators.settings import StaticVoter, VoterSettings, core_options
+from consensus.protocols.kraft.operators.settings import NamedVoter, VoterSettings, core_options
 from consensus.protocols.kraft.replica.peer_transport import KraftTransport
 from consensus.protocols.kraft.replica.quorum_service import AnsweringLeader, QuorumService
 from consensus.protocols.kraft.wire.entries import (
@@ -55,7 +55,7 @@ class Quorum(SlowGroup):
         """Return a voter with its listener."""
         names = self.names[number - 1]
         voters = Configuration(tuple(Server(each.own, f"replica:{each.own.id}") for each in self.names))
-        settings = VoterSettings(number, disk, voters=(StaticVoter(1, "h", 1),))  # type: ignore[arg-type]
+        settings = VoterSettings(number, disk, voters=(NamedVoter(ReplicaKey(1), "h", 1),))  # type: ignore[arg-type]
         core = Raft(
             names.own,
             voters,

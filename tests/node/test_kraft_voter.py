@@ -22,7 +22,7 @@ from consensus.protocols.kafka.wire.limits import uuid_text
 from consensus.protocols.kafka.wire.record_batches import decode_tail
 from consensus.protocols.kafka.wire.records import Record, RecordBatch
 from consensus.protocols.kraft.operators.quorum_directory import format_directory, new_uuid, parse_initial_voters
-from consensus.protocols.kraft.operators.settings import Endpoint, StaticVoter, VoterSettings
+from consensus.protocols.kraft.operators.settings import Endpoint, NamedVoter, VoterSettings
 from consensus.protocols.kraft.replica.admin_service import AdminService
 from consensus.protocols.kraft.replica.open_voter import KraftVoter, VoterOptions, open_voter
 from consensus.protocols.kraft.replica.quorum_names import server_of
@@ -44,7 +44,7 @@ def batch(*values: bytes, producer: int = -1, sequence: int = -1) -> RecordBatch
 
 
 def settings_of(path: Path, node_id: int, ports: list[int], *, dynamic: bool) -> VoterSettings:
-    voters = tuple(StaticVoter(number, LOOPBACK, port) for number, port in enumerate(ports[:3], 1))
+    voters = tuple(NamedVoter(ReplicaKey(number), LOOPBACK, port) for number, port in enumerate(ports[:3], 1))
     return VoterSettings(
         node_id,
         path / str(node_id),

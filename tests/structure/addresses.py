@@ -37,7 +37,7 @@ ROOMS = (
     "pipeline/source",
 )
 """The modules of replicated values, stored values and settings."""
-CLASSES = re.compile(r"\b(Address|PeerAddress|Endpoint|Peer|KafkaPeer|InitialVoter|StaticVoter|ClusterServer|Server)\b")
+CLASSES = re.compile(r"\b(Address|PeerAddress|Endpoint|Peer|KafkaPeer|NamedVoter|ClusterServer|Server)\b")
 NAMES = re.compile(
     r"(^|_)(endpoints?|address(es)?|urls?|hosts?|listeners?|listen|seeds?|peers|advertise|bind|place|servers?|voters"
     r"|bootstrap|destination)(_|$)"

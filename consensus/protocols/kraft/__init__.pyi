@@ -14,7 +14,6 @@ from .operators.quorum_client import (
 )
 from .operators.quorum_directory import (
     META_FILE as META_FILE,
-    InitialVoter as InitialVoter,
     QuorumDirectory as QuorumDirectory,
     QuorumDirectoryError as QuorumDirectoryError,
     format_directory as format_directory,
@@ -31,7 +30,7 @@ from .operators.security_settings import (
 from .operators.settings import (
     Endpoint as Endpoint,
     SettingsError as SettingsError,
-    StaticVoter as StaticVoter,
+    NamedVoter as NamedVoter,
     VoterSettings as VoterSettings,
     address as address,
     endpoints as endpoints,

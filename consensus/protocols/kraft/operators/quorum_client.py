@@ -20,6 +20,7 @@ server reports its own view (`quorum_view`), also to Kafka's own tool.
 
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -44,7 +45,7 @@ from consensus.protocols.kraft.operators.log_records import (
     committed_records,
     log_start,
 )
-from consensus.protocols.kraft.operators.settings import Endpoint
+from consensus.protocols.kraft.operators.settings import Endpoint, wire_listeners
 
 PATIENCE_S: Final = 10.0
 _BROKERS: Final = 1
@@ -67,7 +68,9 @@ _TRANSIENT: Final = (
     ErrorCode.NOT_CONTROLLER,
 )
 
+F = TypeVar("F")
 T = TypeVar("T")
+_Place = tuple[str, int]
 
 
 class QuorumClientError(Exception):
@@ -142,7 +145,7 @@ class QuorumClient:
 
     async def describe(self) -> QuorumDescription:
         """Return the state of the quorum. Raises `QuorumClientError`."""
-        return await self._call_leader(self._describe)
+        return await self._call(self._find_quorum, self._describe)
 
     async def add_voter(
         self, cluster_id: str, voter_id: int, directory_id: UUID, listeners: Sequence[Endpoint], timeout_ms: int
@@ -153,9 +156,7 @@ class QuorumClient:
             timeout_ms=timeout_ms,
             voter_id=voter_id,
             voter_directory_id=directory_id,
-            listeners=tuple(
-                admin.AddRaftVoterRequestListener(name=each.name, host=each.host, port=each.port) for each in listeners
-            ),
+            listeners=wire_listeners(listeners),
         )
         return await self._change(request, timeout_ms)
 
@@ -175,9 +176,11 @@ class QuorumClient:
         end = math.inf if follow else await self._end()
         while at.offset < end:
             found = await (
-                self._call_topic(lambda connection, topic: self._fetch(connection, topic, at))
+                self._call(self._find_topic, lambda connection, topic: self._fetch(connection, topic, at))
                 if self._endpoint_type == _BROKERS
-                else self._call_leader(lambda connection, cluster: self._fetch_from_leader(connection, cluster, at))
+                else self._call(
+                    self._find_quorum, lambda connection, cluster: self._fetch_from_leader(connection, cluster, at)
+                )
             )
             for each in found:
                 yield each
@@ -188,85 +191,64 @@ class QuorumClient:
     async def _end(self) -> int:
         """Return the present high watermark."""
         if self._endpoint_type == _BROKERS:
-            return await self._call_topic(self._latest_offset)
+            return await self._call(self._find_topic, self._latest_offset)
         return (await self.describe()).high_watermark
 
-    async def _call_leader(
-        self, question: Callable[[KafkaConnection, admin.DescribeClusterResponse], Awaitable[T]]
+    async def _call(
+        self,
+        find: Callable[[KafkaConnection], Awaitable[tuple[F, _Place | None]]],
+        question: Callable[[KafkaConnection, F], Awaitable[T]],
     ) -> T:
-        return await self._call_any(lambda host, port: self._from_leader(host, port, question))
+        """Return the reply of the leader that `find` gets from the first server that knows it, within the time limit.
 
-    async def _call_topic(self, question: Callable[[KafkaConnection, _Topic], Awaitable[T]]) -> T:
-        return await self._call_any(lambda host, port: self._from_topic(host, port, question))
-
-    async def _call_any(self, call: Callable[[str, int], Awaitable[T]]) -> T:
-        """Return the reply of the first server that has one, within the time limit."""
-        reasons: dict[tuple[str, int], str] = {}
+        Without a place of the leader, that server gets the question.
+        """
+        reasons: dict[_Place, str] = {}
         deadline_s = trio.current_time() + self._timeout_s
         while True:
-            for host, port in self._bootstrap:
+            for place in self._bootstrap:
                 try:
-                    return await call(host, port)
+                    async with aclosing(await connect(*place, self._options)) as first:
+                        found, leader = await find(first)
+                        if leader is None or leader == place:
+                            return await question(first, found)
+                    async with aclosing(await connect(*leader, self._options)) as second:
+                        return await question(second, found)
                 except (_RetryError, KafkaConnectionError, KafkaWireError) as error:
-                    reasons[host, port] = str(error)
+                    reasons[place] = str(error)
             if trio.current_time() >= deadline_s:
                 raise QuorumClientError("; ".join(dict.fromkeys(reasons.values())) or "no server was named")
             await trio.sleep(_AGAIN_S)
 
-    async def _from_leader(
-        self,
-        host: str,
-        port: int,
-        question: Callable[[KafkaConnection, admin.DescribeClusterResponse], Awaitable[T]],
-    ) -> T:
-        """Query the leader that this server names."""
-        first = await connect(host, port, self._options)
-        try:
-            request = admin.DescribeClusterRequest(
-                include_cluster_authorized_operations=False, endpoint_type=self._endpoint_type
-            )
-            cluster = await self._exchange(first, request)
-            if cluster.error_code:
-                error_text = cluster.error_message or error_name(cluster.error_code)
-                raise QuorumClientError(f"{first.peer} does not describe its cluster: {error_text}")
-            leader = next((each for each in cluster.brokers if each.broker_id == cluster.controller_id), None)
-            if leader is None and self._endpoint_type != _BROKERS:
-                raise _RetryError(f"{first.peer} does not know a leader: an election runs, or a majority is missing")
-            if leader is None or (leader.host, leader.port) == (host, port):
-                return await question(first, cluster)
-        finally:
-            await first.aclose()
-        return await self._at(leader.host, leader.port, lambda second: question(second, cluster))
+    async def _find_quorum(self, first: KafkaConnection) -> tuple[admin.DescribeClusterResponse, _Place | None]:
+        request = admin.DescribeClusterRequest(
+            include_cluster_authorized_operations=False, endpoint_type=self._endpoint_type
+        )
+        cluster: admin.DescribeClusterResponse = await self._exchange(first, request)
+        if cluster.error_code:
+            error_text = cluster.error_message or error_name(cluster.error_code)
+            raise QuorumClientError(f"{first.peer} does not describe its cluster: {error_text}")
+        leader = next((each for each in cluster.brokers if each.broker_id == cluster.controller_id), None)
+        if leader is None and self._endpoint_type != _BROKERS:
+            raise _RetryError(f"{first.peer} does not know a leader: an election runs, or a majority is missing")
+        return cluster, None if leader is None else (leader.host, leader.port)
 
-    async def _from_topic(self, host: str, port: int, question: Callable[[KafkaConnection, _Topic], Awaitable[T]]) -> T:
-        """Query the leader of the log's topic, as named by this server."""
-        first = await connect(host, port, self._options)
-        try:
-            if first.version_of(ApiKey.METADATA) is None:
-                raise QuorumClientError(
-                    f"{first.peer} does not serve topics: if it is a controller, name it with --bootstrap-controller"
-                )
-            metadata: clients.MetadataResponse = await self._exchange(
-                first, clients.MetadataRequest(topics=None, allow_auto_topic_creation=False)
+    async def _find_topic(self, first: KafkaConnection) -> tuple[_Topic, _Place]:
+        """Return the log's topic and its leader."""
+        if first.version_of(ApiKey.METADATA) is None:
+            raise QuorumClientError(
+                f"{first.peer} does not serve topics: if it is a controller, name it with --bootstrap-controller"
             )
-            found = _log_in(first, metadata.topics)
-            partition = found.partitions[0]
-            leader = next((each for each in metadata.brokers if each.node_id == partition.leader_id), None)
-            if leader is None:
-                raise _RetryError(f"{first.peer} does not know a leader of {found.name}: it does not serve the log yet")
-            topic = _Topic(found.name or "", found.topic_id, partition.leader_epoch, is_replicated_by_fetch=False)
-            if (leader.host, leader.port) == (host, port):
-                return await question(first, topic)
-        finally:
-            await first.aclose()
-        return await self._at(leader.host, leader.port, lambda second: question(second, topic))
-
-    async def _at(self, host: str, port: int, question: Callable[[KafkaConnection], Awaitable[T]]) -> T:
-        connection = await connect(host, port, self._options)
-        try:
-            return await question(connection)
-        finally:
-            await connection.aclose()
+        metadata: clients.MetadataResponse = await self._exchange(
+            first, clients.MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        )
+        found = _log_in(first, metadata.topics)
+        partition = found.partitions[0]
+        leader = next((each for each in metadata.brokers if each.node_id == partition.leader_id), None)
+        if leader is None:
+            raise _RetryError(f"{first.peer} does not know a leader of {found.name}: it does not serve the log yet")
+        topic = _Topic(found.name or "", found.topic_id, partition.leader_epoch, is_replicated_by_fetch=False)
+        return topic, (leader.host, leader.port)
 
     async def _exchange(self, connection: KafkaConnection, message: Any, wait_ms: int = 0) -> Any:
         within_ms = self._options.request_timeout_ms + wait_ms
@@ -319,7 +301,7 @@ class QuorumClient:
                 raise _RetryError(f"{connection.peer}: {response.error_message or error_name(response.error_code)}")
             return ChangeAnswer(response.error_code, response.error_message or "")
 
-        return await self._call_leader(request_change)
+        return await self._call(self._find_quorum, request_change)
 
     async def _fetch_from_leader(
         self, connection: KafkaConnection, cluster: admin.DescribeClusterResponse, at: ReadPosition

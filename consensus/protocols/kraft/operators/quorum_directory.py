@@ -35,7 +35,13 @@ from consensus.protocols.kafka.wire.limits import (
     uuid_text,
 )
 from consensus.protocols.kafka.wire.scram import Mechanism, ScramCredential, ScramUsers
-from consensus.protocols.kraft.operators.settings import SettingsError, VoterSettings, address, parse_properties
+from consensus.protocols.kraft.operators.settings import (
+    NamedVoter,
+    SettingsError,
+    VoterSettings,
+    address,
+    parse_properties,
+)
 from consensus.storage.durable_file import replace_file
 from consensus.storage.file_access import access_advice
 
@@ -52,18 +58,6 @@ _MAX_STATE_BYTES: Final = 64 * 1024
 
 class QuorumDirectoryError(Exception):
     """The directory cannot be used; the text contains the reason and the remedy."""
-
-
-class InitialVoter(Struct, frozen=True):
-    """One voter of a new quorum: `id@host:port:directory`, as with Kafka's `--initial-controllers`."""
-
-    key: ReplicaKey
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.key.id}@{host}:{self.port}:{uuid_text(self.key.directory)}"
 
 
 class QuorumState(Struct, frozen=True):
@@ -83,7 +77,7 @@ class QuorumDirectory(Struct, frozen=True):
     cluster_id: str
     node_id: int
     directory_id: UUID
-    initial: tuple[InitialVoter, ...] = ()
+    initial: tuple[NamedVoter, ...] = ()
 
     @property
     def storage(self) -> Path:
@@ -130,7 +124,7 @@ class QuorumDirectory(Struct, frozen=True):
             )
 
 
-def parse_initial_voters(text: str) -> tuple[InitialVoter, ...]:
+def parse_initial_voters(text: str) -> tuple[NamedVoter, ...]:
     """Parse `id@host:port:directory,…`; raises `SettingsError`."""
     voters = []
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -144,7 +138,7 @@ def parse_initial_voters(text: str) -> tuple[InitialVoter, ...]:
             raise SettingsError(
                 f"{part!r} is not a controller ({error}): write it as id@host:port:directory-id"
             ) from error
-        voters.append(InitialVoter(key, *address("initial controllers", where)))
+        voters.append(NamedVoter(key, *address("initial controllers", where)))
     if not voters or len({voter.key.id for voter in voters}) != len(voters):
         raise SettingsError("give at least one initial controller, each with a separate id")
     return tuple(voters)
@@ -155,7 +149,7 @@ def format_directory(
     cluster_id: str,
     *,
     standalone: bool = False,
-    initial: tuple[InitialVoter, ...] = (),
+    initial: tuple[NamedVoter, ...] = (),
     directory_id: UUID | None = None,
     users: Mapping[str, Mapping[Mechanism, ScramCredential]] | None = None,
 ) -> QuorumDirectory:
@@ -175,7 +169,7 @@ def format_directory(
     if standalone:
         first = settings.advertised[0]
         directory_id = directory_id or new_uuid()
-        initial = (InitialVoter(ReplicaKey(settings.node_id, directory_id.bytes), first.host, first.port),)
+        initial = (NamedVoter(ReplicaKey(settings.node_id, directory_id.bytes), first.host, first.port),)
     own = next((voter for voter in initial if voter.key.id == settings.node_id), None)
     if initial and own is None:
         raise QuorumDirectoryError(

@@ -13,14 +13,16 @@ range is 1,000 to 2,000 ms.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct, structs
 
+from consensus.core.model import ReplicaKey, endpoint_text
 from consensus.core.options import Options
-from consensus.protocols.kafka.wire.limits import MAX_EPOCH
+from consensus.protocols.kafka.wire.limits import MAX_EPOCH, uuid_text
+from consensus.protocols.kafka.wire.messages_admin import AddRaftVoterRequestListener
 
 VOTERS: Final = "controller.quorum.voters"
 BOOTSTRAP_SERVERS: Final = "controller.quorum.bootstrap.servers"
@@ -34,12 +36,19 @@ class SettingsError(ValueError):
     """An invalid setting; the text contains its name and the remedy."""
 
 
-class StaticVoter(Struct, frozen=True):
-    """A voter in `controller.quorum.voters`: its id and the address of its listener."""
+class NamedVoter(Struct, frozen=True):
+    """A voter with the address of its listener, as the settings or a formatted directory name it.
 
-    node_id: int
+    As text, it is `id@host:port:directory`, as with Kafka's `--initial-controllers`. `controller.quorum.voters` does
+    not name directories.
+    """
+
+    key: ReplicaKey
     host: str
     port: int
+
+    def __str__(self) -> str:
+        return f"{self.key.id}@{endpoint_text(self.host, self.port)}:{uuid_text(self.key.directory)}"
 
 
 class Endpoint(Struct, frozen=True):
@@ -55,7 +64,7 @@ class VoterSettings(Struct, frozen=True):
 
     node_id: int
     log_dir: Path
-    voters: tuple[StaticVoter, ...] = ()
+    voters: tuple[NamedVoter, ...] = ()
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
     listeners: tuple[Endpoint, ...] = (Endpoint("CONTROLLER", "127.0.0.1", 9093),)
     """By default loopback. Kafka's default is every address."""
@@ -131,7 +140,7 @@ def check_settings(settings: VoterSettings) -> VoterSettings:
         raise SettingsError(
             f"give either {VOTERS}, for voters that never change, or {BOOTSTRAP_SERVERS}, for voters that the log names"
         )
-    if len({voter.node_id for voter in settings.voters}) != len(settings.voters):
+    if len({voter.key.id for voter in settings.voters}) != len(settings.voters):
         raise SettingsError(f"{VOTERS} names a node.id twice: give each voter a separate id")
     _check_listeners(settings)
     for field in structs.fields(settings):
@@ -224,14 +233,19 @@ def address(name: str, text: str) -> tuple[str, int]:
     return found[1] or found[2] or "", int(found[3])
 
 
-def static_voters(name: str, text: str) -> tuple[StaticVoter, ...]:
+def wire_listeners(listeners: Iterable[Endpoint]) -> tuple[AddRaftVoterRequestListener, ...]:
+    """Return listeners as AddRaftVoter and UpdateRaftVoter name them."""
+    return tuple(AddRaftVoterRequestListener(name=each.name, host=each.host, port=each.port) for each in listeners)
+
+
+def static_voters(name: str, text: str) -> tuple[NamedVoter, ...]:
     """Parse `id@host:port,…`; raises `SettingsError`."""
     voters = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         node_id, at, where = part.partition("@")
         if not at or not node_id.isdecimal() or int(node_id) >= _ID_LIMIT:
             raise SettingsError(f"{name} has {part!r}: write each voter as id@host:port")
-        voters.append(StaticVoter(int(node_id), *address(name, where)))
+        voters.append(NamedVoter(ReplicaKey(int(node_id)), *address(name, where)))
     return tuple(voters)
 
 

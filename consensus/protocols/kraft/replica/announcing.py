@@ -35,7 +35,7 @@ from consensus.protocols.kafka.connections.connection import (
 from consensus.protocols.kafka.wire import messages_admin as admin
 from consensus.protocols.kafka.wire.apis import ErrorCode, error_name
 from consensus.protocols.kafka.wire.limits import KafkaWireError
-from consensus.protocols.kraft.operators.settings import VoterSettings
+from consensus.protocols.kraft.operators.settings import VoterSettings, wire_listeners
 from consensus.protocols.kraft.replica.admin_service import UNREACHABLE, AdminService
 from consensus.protocols.kraft.replica.quorum_names import QuorumNames, host_port, server_of
 from consensus.protocols.kraft.wire.replica_names import replica
@@ -169,10 +169,7 @@ class Announcing:
             timeout_ms=self._settings.request_timeout_ms,
             voter_id=self._names.local().id,
             voter_directory_id=UUID(bytes=self._names.local().directory),
-            listeners=tuple(
-                admin.AddRaftVoterRequestListener(name=each.name, host=each.host, port=each.port)
-                for each in self._settings.advertised
-            ),
+            listeners=wire_listeners(self._settings.advertised),
         )
         response = await self._call_leader(raft, request)
         if not isinstance(response, admin.AddRaftVoterResponse):
@@ -187,10 +184,7 @@ class Announcing:
             current_leader_epoch=term,
             voter_id=self._names.local().id,
             voter_directory_id=UUID(bytes=self._names.local().directory),
-            listeners=tuple(
-                admin.UpdateRaftVoterRequestListener(name=each.name, host=each.host, port=each.port)
-                for each in self._settings.advertised
-            ),
+            listeners=wire_listeners(self._settings.advertised),
             k_raft_version_feature=admin.UpdateRaftVoterRequestKRaftVersion(
                 min_supported_version=0, max_supported_version=1
             ),

@@ -400,19 +400,10 @@ def leader_records(unix_ms: Callable[[], int], *, is_dynamic: bool) -> LeaderRec
 
 def _first_voters(settings: VoterSettings, directory: QuorumDirectory) -> Configuration:
     """Return the voters for a log without voters, from the settings or the directory; empty if they must be learned."""
-    if settings.voters:
-        return Configuration(
-            tuple(
-                server_of(ReplicaKey(voter.node_id), (Endpoint("CONTROLLER", voter.host, voter.port),))
-                for voter in settings.voters
-            )
-        )
-    return Configuration(tuple(_initial(settings, voter.key, voter.host, voter.port) for voter in directory.initial))
-
-
-def _initial(settings: VoterSettings, key: ReplicaKey, host: str, port: int) -> Server:
-    """Return a voter of the formatted directory. This voter announces its `advertised.listeners` itself."""
-    return server_of(key, (Endpoint(settings.listeners[0].name, host, port),))
+    # A voter of the formatted directory announces its `advertised.listeners` itself.
+    name = "CONTROLLER" if settings.voters else settings.listeners[0].name
+    voters = settings.voters or directory.initial
+    return Configuration(tuple(server_of(each.key, (Endpoint(name, each.host, each.port),)) for each in voters))
 
 
 def _described(state: QuorumDescription) -> tuple[Server, ...]:
@@ -443,7 +434,7 @@ async def _write_states(
         raft = about.raft
         voted = None if raft.voted_for is None else replica(raft.voted_for)
         leader_id = -1 if raft.leader is None else replica(raft.leader).id
-        voters = tuple(voter.node_id for voter in settings.voters) or None
+        voters = tuple(voter.key.id for voter in settings.voters) or None
         state = QuorumState(leader_id, raft.term, voted, voters)
         if state != written:
             try:

@@ -14,11 +14,12 @@ messages are kept for every voter, to be tried if the configured one fails (`els
 prove that it is this voter (`identification`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from consensus.core.model import MAX_MEMBERS, Configuration, ReplicaKey, Server, endpoint_text
 from consensus.protocols.kafka.wire.limits import KafkaWireError, Topic
+from consensus.protocols.kafka.wire.messages_admin import AddRaftVoterRequestListener
 from consensus.protocols.kraft.operators.settings import Endpoint
 from consensus.protocols.kraft.wire.control_records import endpoint_of
 from consensus.protocols.kraft.wire.replica_names import replica
@@ -35,7 +36,7 @@ def host_port(endpoint: str) -> tuple[str, int] | None:
         return None
 
 
-def server_of(key: ReplicaKey, endpoints: tuple[Endpoint, ...]) -> Server:
+def server_of(key: ReplicaKey, endpoints: Iterable[Endpoint | AddRaftVoterRequestListener]) -> Server:
     """Return a voter with its listeners; the first is the quorum's."""
     listeners = tuple((endpoint.name, endpoint_text(endpoint.host, endpoint.port)) for endpoint in endpoints)
     return Server(key, listeners[0][1], listeners)
