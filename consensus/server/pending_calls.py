@@ -95,7 +95,8 @@ class PendingCalls:
 
         Raises `ServerStoppedError` or `ServerBusyError`.
         """
-        number, result = next_call(), CallbackResult[T]()
+        number = next_call()
+        result: CallbackResult[T] = CallbackResult()
         self.begin(kind, number, result.give)
         try:
             if not make(number):

@@ -203,7 +203,7 @@ class ConsensusServer:
 
         Raises `ValueError` for commands that can never be stored. If canceled, their fate is unknown.
         """
-        result = CallbackResult[ProposalResolved]()
+        result: CallbackResult[ProposalResolved] = CallbackResult()
         proposal = self.submit(commands, result.give)
         try:
             answer = await result.wait()

@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable
+from math import inf
 from random import Random
 
 import pytest
@@ -522,6 +523,31 @@ async def test_unsent_requests_are_distinguished_from_unanswered_ones(stage: Sta
     await wait_all_tasks_blocked()
     unanswered, unsent = Lost.UNANSWERED, Lost.UNSENT
     assert answers == [(0, unanswered), (1, unanswered), (2, unsent), (3, unsent), (4, unsent)]
+
+
+async def test_late_calls_end_and_later_replies_keep_order(stage: Stage, mock_clock: MockClock) -> None:
+    answers: list[tuple[float, wire.Reply | Lost]] = []
+    connection, theirs = await connection_against(stage.nursery, [], window=3)
+
+    def post(after_s: float) -> bool:
+        return connection.post(
+            b"request", lambda answer: answers.append((after_s, answer)), trio.current_time() + after_s
+        )
+
+    assert all(map(post, (1.5, 0.5, 1.0)))
+    await wait_all_tasks_blocked()
+    assert all(map(post, (0.5, inf)))
+    mock_clock.jump(0.7)
+    await wait_all_tasks_blocked()
+    assert answers == [(0.5, Lost.LATE), (0.5, Lost.LATE)]
+    for replies in (3, 2):
+        await theirs.send_all(REPLY * replies)
+        await wait_all_tasks_blocked()
+    mock_clock.jump(10)
+    await wait_all_tasks_blocked()
+    assert [after_s for after_s, _ in answers[2:]] == [1.5, 1.0, inf]
+    assert Lost.LATE not in [answer for _, answer in answers[2:]]
+    assert connection.open
 
 
 async def test_canceled_connection_reports_unanswered_requests() -> None:

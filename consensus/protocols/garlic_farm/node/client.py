@@ -109,18 +109,25 @@ class GarlicFarmClient(TaskOwner):
     ) -> Submission:
         attempt = _Attempt()
         backoff = Backoff(self._options.backoff_first_s, self._options.backoff_longest_s, self._random)
-        with trio.move_on_after(timeout_s + time_for(len(data))):
-            while not attempt.settled(repeat_unknown=repeat_unknown):
-                if attempt.pause:
-                    await trio.sleep(backoff.next_s())
-                await self._try(data, needed, attempt)
+        due_s = trio.current_time() + timeout_s + time_for(len(data))
+        while trio.current_time() < due_s and not attempt.settled(repeat_unknown=repeat_unknown):
+            if attempt.pause:
+                await trio.sleep_until(min(trio.current_time() + backoff.next_s(), due_s))
+                attempt.pause = False
+            else:
+                await self._try(data, needed, attempt, due_s)
         return attempt.submission()
 
-    async def _try(self, data: bytes, needed: Extension | None, attempt: "_Attempt") -> None:
-        server = self._preferred
-        attempt.target = server
+    async def _try(self, data: bytes, needed: Extension | None, attempt: "_Attempt", due_s: float) -> None:
+        server = attempt.target = self._preferred
+        connection = self._connections.get(server)
         try:
-            connection = await self._connection_to(server)
+            if connection is None or not connection.open:
+                connection = None
+                with trio.move_on_at(due_s):
+                    connection = await self._connection_to(server)
+                if connection is None:
+                    return
         except GarlicFarmError as error:
             attempt.failed(f"server {server}: {error}")
             self._choose_another(server)
@@ -129,13 +136,11 @@ class GarlicFarmClient(TaskOwner):
             attempt.failed(f"server {server} does not know the extension {needed.value}")
             self._choose_another(server)
             return
-        attempt.under_way = True
-        answer = await connection.call(data)
-        attempt.under_way = False
+        answer = await connection.call(data, due_s)
         attempt.take_reply(answer)
         if attempt.leader is not None and attempt.leader != server:
             self._preferred = attempt.leader
-        elif attempt.outcome is not Outcome.COMMITTED and attempt.outcome is not Outcome.BUSY:
+        elif attempt.outcome not in (Outcome.COMMITTED, Outcome.BUSY) and answer is not Lost.LATE:
             self._choose_another(server)
 
     def _choose_another(self, failed: int) -> None:
@@ -144,9 +149,6 @@ class GarlicFarmClient(TaskOwner):
             self._preferred = self._random.choice(others or [failed])
 
     async def _connection_to(self, server: int) -> ClientConnection:
-        connection = self._connections.get(server)
-        if connection is not None and connection.open:
-            return connection
         async with self._locks.setdefault(server, trio.Lock()):
             connection = self._connections.get(server)
             if connection is not None and connection.open:
@@ -183,7 +185,6 @@ class _Attempt(Struct):
     leader: int | None = None
     reason: str = "the request was not sent to a server yet"
     target: int | None = None
-    under_way: bool = False
     pause: bool = False
     doubtful: bool = False
     """True after an attempt with an unknown outcome: its copy may be committed even if later attempts are refused."""
@@ -206,6 +207,8 @@ class _Attempt(Struct):
                 self.failed(f"too many requests wait for server {self.target}", Outcome.BUSY)
             case Lost.UNSENT:
                 self.failed(f"the connection to server {self.target} ended before the request was sent")
+            case Lost.LATE:
+                self.outcome, self.reason = Outcome.UNKNOWN, f"server {self.target} has not answered in time"
             case Lost.UNANSWERED:
                 self.failed(
                     f"server {self.target} closed the connection without a reply: the entry may be committed or not",
@@ -230,8 +233,6 @@ class _Attempt(Struct):
                 self.failed(f"server {answer.source} does not know a leader")
 
     def submission(self) -> Submission:
-        if self.under_way:
-            return Submission(Outcome.UNKNOWN, None, self.leader, f"server {self.target} has not answered in time")
         if self.expired:
             return Submission(Outcome.UNKNOWN, None, self.leader, self.reason, expired=True)
         if self.doubtful and self.outcome is not Outcome.COMMITTED:

@@ -8,15 +8,18 @@ oldest request without a reply reveals a dead peer, because TCP may need a quart
 another connection shows that the peer is alive and perhaps has a slow disk (`prolong`). Each reply restarts the timeout
 of the next request. The timeout includes the transfer of the request at the lowest assumed rate of the network. If no
 second connection shows that the peer is alive, the caller passes the lower rate of the slowest link.
+
+A call may have its own time limit. The connection ends late calls together, because a cancel scope for each call would
+take longer than the other work for it. The reply to a late call is dropped.
 """
 
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from math import inf
-from typing import NamedTuple
 
 import trio
+from msgspec import Struct
 
 from consensus.net.tls_stream import TlsStream
 from consensus.protocols.garlic_farm.wire.codec import ReplyReader
@@ -38,15 +41,21 @@ class Lost(Enum):
     QUEUE_FULL = "queue full"
     UNSENT = "unsent"
     UNANSWERED = "unanswered"
+    LATE = "late"
 
 
 OnReply = Callable[[Reply | Lost], None]
 
 
-class _Sent(NamedTuple):
-    sent_s: float
+class _Posted(Struct, eq=False):
     size_bytes: int
     on_reply: OnReply
+    due_s: float
+    sent_s: float
+
+
+def _drop(_: Reply | Lost) -> None:
+    """Drop the reply to a late call."""
 
 
 class ClientConnection:
@@ -73,8 +82,10 @@ class ClientConnection:
         self._window = window
         self._queue_max = queue_max
         self._least_bytes_per_s = least_bytes_per_s
-        self._queue: deque[tuple[bytes, OnReply]] = deque()
-        self._in_flight: deque[_Sent] = deque()
+        self._queue: deque[tuple[bytes, _Posted]] = deque()
+        self._in_flight: deque[_Posted] = deque()
+        self._late_s = inf
+        """No request is late before this time."""
         self._alive_until_s = -inf
         self.replied_s = self.posted_s = -inf
         """Times of the last reply and of the last posted request."""
@@ -90,24 +101,27 @@ class ClientConnection:
         self.open = True
         self.replies = 0
 
-    def post(self, request: bytes, on_reply: OnReply) -> bool:
-        """Queue a request and return True; `on_reply` is then called exactly once.
+    def post(self, request: bytes, on_reply: OnReply, due_s: float = inf) -> bool:
+        """Queue a request and return True; `on_reply` is then called exactly once, with `Lost.LATE` at `due_s`.
 
         If the queue is full or the connection is closed, return False and do not call `on_reply`.
         """
         if not self.open or len(self._queue) >= self._queue_max:
             return False
         self.posted_s = trio.current_time()
-        if not self.waiting and self._sent_immediately(request, on_reply):
-            return True
-        self._queue.append((request, on_reply))
-        self._work.set()
+        posted = _Posted(len(request), on_reply, due_s, self.posted_s)
+        if self.waiting or not self._sent_immediately(request, posted):
+            self._queue.append((request, posted))
+            self._work.set()
+        if due_s < self._late_s:
+            self._late_s = due_s
+            self._expect()
         return True
 
-    async def call(self, request: bytes) -> Reply | Lost:
+    async def call(self, request: bytes, due_s: float = inf) -> Reply | Lost:
         """Post a request and wait for its reply. Canceling the caller does not withdraw the request."""
-        result = CallbackResult[Reply | Lost]()
-        if not self.post(request, result.give):
+        result: CallbackResult[Reply | Lost] = CallbackResult()
+        if not self.post(request, result.give, due_s):
             return Lost.QUEUE_FULL
         return await result.wait() or Lost.UNANSWERED
 
@@ -140,17 +154,17 @@ class ClientConnection:
         if self._fault is not None:
             raise self._fault
 
-    def _sent_immediately(self, request: bytes, on_reply: OnReply) -> bool:
+    def _sent_immediately(self, request: bytes, posted: _Posted) -> bool:
         """Send a single request without the writer task; return False if that is not possible now."""
         stream = self._stream
-        if not isinstance(stream, TlsStream) or stream.unsent_bytes or len(request) > _EAGER_BYTES:
+        if not isinstance(stream, TlsStream) or stream.unsent_bytes or posted.size_bytes > _EAGER_BYTES:
             return False
         try:
             stream.send_now(request)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return False
-        self._in_flight.append(_Sent(self.posted_s, len(request), on_reply))
-        self._expect_reply()
+        self._in_flight.append(posted)
+        self._expect()
         if stream.unsent_bytes:
             self._work.set()
         return True
@@ -167,10 +181,11 @@ class ClientConnection:
                 continue
             batch, now_s = bytearray(), trio.current_time()
             while self._queue and len(self._in_flight) < self._window and len(batch) < _WRITE_BYTES:
-                request, on_reply = self._queue.popleft()
+                request, posted = self._queue.popleft()
+                posted.sent_s = now_s
                 batch += request
-                self._in_flight.append(_Sent(now_s, len(request), on_reply))
-            self._expect_reply()
+                self._in_flight.append(posted)
+            self._expect()
             if not await self._send(bytes(batch), connection):
                 return
 
@@ -185,10 +200,11 @@ class ClientConnection:
     async def _read(self) -> None:
         try:
             while trio.current_time() < self._deadline():
-                self._expires_s = self._deadline()
+                self._expires_s = min(self._deadline(), self._late_s)
                 with trio.CancelScope(deadline=self._expires_s) as self._patience:
                     await self._deliver_all()
                     return
+                self._end_late_calls(trio.current_time())
             text = f"no reply within {self._reply_timeout_s:g} s: the connection counts as dead"
             self._fault = GarlicFarmError(Fault.SILENT, text)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -214,8 +230,17 @@ class ClientConnection:
         if self._queue:
             self._work.set()
 
-    def _expect_reply(self) -> None:
-        due_s = self._deadline()
+    def _end_late_calls(self, now_s: float) -> None:
+        self._late_s = inf
+        for posted in (*self._in_flight, *(queued for _, queued in self._queue)):
+            if posted.due_s > now_s:
+                self._late_s = min(self._late_s, posted.due_s)
+            else:
+                posted.due_s, on_reply, posted.on_reply = inf, posted.on_reply, _drop
+                run_callback(on_reply, Lost.LATE)
+
+    def _expect(self) -> None:
+        due_s = min(self._deadline(), self._late_s)
         if due_s < self._expires_s or due_s > self._expires_s + self._reply_timeout_s / 2:
             self._patience.deadline = self._expires_s = due_s
 
@@ -230,7 +255,7 @@ class ClientConnection:
     def _abandon(self) -> None:
         in_flight, self._in_flight = self._in_flight, deque()
         queue, self._queue = self._queue, deque()
-        for sent in in_flight:
-            run_callback(sent.on_reply, Lost.UNANSWERED)
-        for _, on_reply in queue:
-            run_callback(on_reply, Lost.UNSENT)
+        for posted in in_flight:
+            run_callback(posted.on_reply, Lost.UNANSWERED)
+        for _, posted in queue:
+            run_callback(posted.on_reply, Lost.UNSENT)

@@ -161,7 +161,7 @@ class KafkaConnection:
 
     async def ask(self, message: Any, *, wait_ms: int = 0, version: int | None = None) -> Any:
         """Return the response to a request. Raises as `start` does, and `KafkaConnectionError` without a response."""
-        result = CallbackResult[Any]()
+        result: CallbackResult[Any] = CallbackResult()
         self.start(message, result.give, wait_ms=wait_ms, version=version)
         response = await result.wait()
         if response is None:

@@ -293,7 +293,7 @@ class LogTopic:
 
         If canceled, it leaves the producer's entry in `_unanswered` until the fate of the commands is known.
         """
-        result = CallbackResult[ProposalResolved]()
+        result: CallbackResult[ProposalResolved] = CallbackResult()
 
         def take(answer: ProposalResolved) -> None:
             self._unanswered.pop(producer_id, None)
