@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -309,15 +309,20 @@ async def wait_for_compaction(group: ZmqRaftGroup, leader: Member, index: int) -
     return int(found["firstIndex"]) - 1
 
 
-async def give_snapshot(group: ZmqRaftGroup, giver: Program, member: Member, index: int) -> int:
+async def give_snapshot(group: ZmqRaftGroup, updates: Updates, giver: Program, member: Member) -> int:
     """Delete a member's log, make a leader of implementation `giver` compact its own, and start the member again.
 
     The leader is elected while the member is down, because in a term with acknowledged entries of the member, our
     leader relies on them. Return the last index of the log that the snapshot covers.
     """
+    index = max(updates.committed.values())
     await group.kill(member)
     await trio.to_thread.run_sync(shutil.rmtree, member.directory)
     leader = await elect_server_of(group, giver, is_reelected=True)
+    if giver is Program.OURS:
+        # Our server also considers the newest id, not only its clock. A compaction before the election would not
+        # suffice: the restart of a leader reads the segment with the compacted entries again.
+        await replace(updates, seconds_ago=0).submit_one()
     index = await wait_for_compaction(group, leader, index)
     await group.start_again(member)
     await wait_for_snapshot(group, member, index)
