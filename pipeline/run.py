@@ -17,6 +17,7 @@ with the remedy: read the log again into a new directory.
 """
 
 import json
+import shlex
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -460,7 +461,7 @@ def refuse_orphaned(output: Output) -> None:
         if found := [name for name in tables if stored_version(output / name) > 0]:
             raise FarmLogError(
                 f"{output} holds tables ({', '.join(found)}) and no {checkpoint} that belongs to them: run `garlicfarm"
-                f" pipeline repair --output {output}`, or choose another output directory"
+                f" pipeline repair --output {shlex.quote(str(output))}`, or choose another output directory"
             )
 
 

@@ -10,6 +10,7 @@ be trusted. A node's own settings (name, signing key, leaves, address) are optio
 node.toml later.
 """
 
+import shlex
 import tomllib
 from contextlib import nullcontext
 from pathlib import Path
@@ -130,7 +131,8 @@ def import_bundle(
         node, key_file = directory / "node.toml", directory / "farm.key"
         if node.exists() and not replace:
             fail(
-                f"{node} exists: show it with `garlicfarm config show --config {node}`, or overwrite it with --replace"
+                f"{node} exists: show it with `garlicfarm config show --config {shlex.quote(str(node))}`, or overwrite"
+                " it with --replace"
             )
         own: dict[str, Any] = {"name": name} if name is not None else {}
         made = {**own, "farm_key": key_file.name, "state_dir": "state", **settings}
@@ -147,7 +149,8 @@ def import_bundle(
             save_farm_key(key_file, farm_key)
         replace_file(node, toml_text(made).encode())
     end_with_json(ImportOutput(str(node), str(key_file), farm_key.label.hex()), as_json=as_json)
-    echo(f"{node} is ready: garlicfarm doctor --config {node}, then garlicfarm run --config {node}")
+    file = shlex.quote(str(node))
+    echo(f"{node} is ready: garlicfarm doctor --config {file}, then garlicfarm run --config {file}")
 
 
 def _sign_with(made: dict[str, Any], keys: tuple[Path, ...]) -> None:

@@ -203,7 +203,7 @@ async def _until_none_runs(watch: LocalWatch, farm: LocalFarm, children: tuple[C
     if any(child.process.returncode for child in children):
         ends = await trio.to_thread.run_sync(_ends, farm, children)
         raise Failed(f"every process of the farm has ended after {seconds:.0f} s: {ends}")
-    again = f"{options.program} up --state-dir {farm.directory}"
+    again = f"{options.program} up --state-dir {shlex.quote(str(farm.directory))}"
     echo(f"All {len(children)} nodes stopped cleanly after {seconds:.0f} s. To continue the farm:  {again}")
 
 
@@ -232,7 +232,7 @@ def _print_introduction(farm: LocalFarm, client: str, options: Options) -> None:
     echo(f"Watch it from another terminal:  {command} top   (also: status, members, log, lease-set show FILE)")
     echo(
         "Kill a process to see the others take over; it stays down until you start it again:"
-        f"  {command} run --config {first.configuration_file}"
+        f"  {command} run --config {shlex.quote(str(first.configuration_file))}"
     )
     echo(f"Reach the leaves from another terminal, and then http://{CLIENT_ADDRESS}/:  {client}")
     echo(f"Next step, a real router:  {command} help attach-a-router. Ctrl-C stops everything.")

@@ -11,6 +11,7 @@ and events on the right. Below that width they are stacked; from 100 columns on,
 least eight of these remain. The less important sections give way first.
 """
 
+import shlex
 import textwrap
 from collections.abc import Sequence
 from typing import Final, assert_never
@@ -259,7 +260,8 @@ def _start_again(data: ScreenData, canvas: Canvas) -> list[Text]:
         return []
     names = [each.name for each in farm.processes if not each.running] + [each.name for each in farm.processes]
     name = names[0] if names else "node-1"
-    again = f" after kill -9: {farm.program} run --config {farm.state_directory}/{name}/node.toml"
+    file = shlex.quote(f"{farm.state_directory}/{name}/node.toml")
+    again = f" after kill -9: {farm.program} run --config {file}"
     return [canvas.line((again, canvas.palette.dim))]
 
 

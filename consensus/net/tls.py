@@ -15,6 +15,7 @@ leaves either the old file or the new one.
 
 import hashlib
 import hmac
+import shlex
 import ssl
 from datetime import UTC, datetime
 from functools import cache
@@ -191,7 +192,7 @@ def _context(protocol: int) -> ssl.SSLContext:
 
 def _check_private(path: Path) -> None:
     if path.stat().st_mode & 0o077:
-        raise CertificateError(f"{path} holds a private key and others may read it: chmod 600 {path}")
+        raise CertificateError(f"{path} holds a private key and others may read it: chmod 600 {shlex.quote(str(path))}")
 
 
 def _load_chain(context: ssl.SSLContext, file: Path) -> None:

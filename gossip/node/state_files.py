@@ -23,6 +23,7 @@ import fcntl
 import logging
 import os
 import re
+import shlex
 import stat
 from base64 import b64decode
 from collections.abc import Callable, Iterator
@@ -232,7 +233,8 @@ def read_limited(path: Path, *, secret: bool = False) -> bytes:
         mode = stat.S_IMODE(status.st_mode)
         if secret and mode & 0o077:
             raise StateError(
-                f"{path} is a secret of this node and others may read it (mode {mode:o}): chmod 600 {path}"
+                f"{path} is a secret of this node and others may read it (mode {mode:o}): chmod 600"
+                f" {shlex.quote(str(path))}"
             )
         if secret and status.st_uid not in {os.geteuid(), 0}:
             raise StateError(

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -202,6 +203,7 @@ def _a_program(_: click.Context, __: click.Parameter, value: Path | None) -> Com
         return None
     if not os.access(value, os.X_OK):
         raise click.BadParameter(
-            f"{value} cannot be executed: `chmod +x {value}`, and name its interpreter in its first line."
+            f"{value} cannot be executed: `chmod +x {shlex.quote(str(value))}`, and name its interpreter in its first"
+            " line."
         )
     return Command(value.absolute())

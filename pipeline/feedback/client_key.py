@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import os
+import shlex
 import stat
 import time
 import tomllib
@@ -57,7 +58,8 @@ def load_client_key(path: Path) -> ClientKey:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or stat.S_IMODE(status.st_mode) & 0o077:
                 raise ClientKeyError(
-                    f"other users can read {path}, or it is not a file: `chmod 600 {path}`, then try again"
+                    f"other users can read {path}, or it is not a file: `chmod 600 {shlex.quote(str(path))}`, then try"
+                    " again"
                 )
             content = file.read(FILE_LIMIT_BYTES)
     except OSError as error:

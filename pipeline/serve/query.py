@@ -20,6 +20,7 @@ each table. So a table cannot end before the record that was read before it. No 
 that was read after it. The record may be missing only if no commit states the number of rows (`Table.is_counted`).
 """
 
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -117,7 +118,8 @@ def refuse_without_tables(output: Output) -> None:
     """Raise QueryError if no run has made a table there."""
     if (isinstance(output, Path) and not output.is_dir()) or not any(each.name in TABLES for each in output.iterdir()):
         raise QueryError(
-            f"{output} does not contain tables; make them with `garlicfarm pipeline run --output {output}`"
+            f"{output} does not contain tables; make them with `garlicfarm pipeline run --output"
+            f" {shlex.quote(str(output))}`"
         )
 
 

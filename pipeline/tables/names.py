@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import secrets
+import shlex
 import sqlite3
 import stat
 from collections.abc import Iterator, Mapping
@@ -119,7 +120,8 @@ def refuse_writable_by_others(output: Path) -> None:
         return
     if mode & stat.S_IWOTH:
         raise FarmLogError(
-            f"every user can write {output}, and with it the secret that makes pseudonyms: chmod o-w {output}"
+            f"every user can write {output}, and with it the secret that makes pseudonyms: chmod o-w"
+            f" {shlex.quote(str(output))}"
         )
 
 

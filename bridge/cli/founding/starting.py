@@ -5,6 +5,7 @@ otherwise                                     `garlicfarm run` in this terminal
 """
 
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -36,7 +37,8 @@ def start_node(places: Places) -> None:
         click.get_current_context().invoke(run, config=places.configuration)
         return
     if not is_managed():
-        echo(f"systemd does not run here. Start the node as its user: garlicfarm run --config {places.configuration}")
+        file = shlex.quote(str(places.configuration))
+        echo(f"systemd does not run here. Start the node as its user: garlicfarm run --config {file}")
         return
     _systemctl("enable", "--now", UNIT)
     echo("The node runs, and starts with this machine. `garlicfarm status` shows the farm.")

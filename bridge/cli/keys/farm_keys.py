@@ -5,6 +5,7 @@ of the farm's destination are made by `bridge.cli.keys.destination_keys`.
 """
 
 import re
+import shlex
 from functools import partial
 from pathlib import Path
 
@@ -246,7 +247,9 @@ def _file_state(answer: KeysAnswer) -> str:
         return "which cannot be used: the alarm `farm-key-file` (`garlicfarm status`) shows the reason and the action"
     of_file, of_ring = (answer.file_era or 0, answer.file_epoch), (answer.era or 0, answer.epoch)
     if of_file < of_ring:
-        return f"of epoch {answer.file_epoch}: out of date: `garlicfarm keys export --replace {answer.file}`"
+        return (
+            f"of epoch {answer.file_epoch}: out of date: `garlicfarm keys export --replace {shlex.quote(answer.file)}`"
+        )
     if of_file > of_ring:
         return f"of epoch {answer.file_epoch}: restart the node to use it"
     return "up to date"

@@ -93,7 +93,11 @@ def print_outcome(proposal: Proposal, file: NodeFile, checks: Sequence[Check]) -
     if file.path == PACKAGE_FILE and restart_service(node_places()):
         echo("The service has started again with the settings.")
         return
-    start = "sudo systemctl restart garlicfarm" if file.path == PACKAGE_FILE else f"garlicfarm run --config {file.path}"
+    start = (
+        "sudo systemctl restart garlicfarm"
+        if file.path == PACKAGE_FILE
+        else f"garlicfarm run --config {shlex.quote(str(file.path))}"
+    )
     is_new = read_node_file(file.path).text != file.text
     advice = (
         "To use the settings, start the node" if is_new else "If the node does not use these settings yet, start it"

@@ -6,6 +6,7 @@ the clock is only read.
 
 import ctypes
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -157,7 +158,10 @@ def farm_key_check(path: Path, state_dir: Path | None) -> Check:
             " directory"
         )
         return Check(
-            "farm key", CheckResult.WARNING, text, f"`garlicfarm keys export --replace {path}` while the node runs"
+            "farm key",
+            CheckResult.WARNING,
+            text,
+            f"`garlicfarm keys export --replace {shlex.quote(str(path))}` while the node runs",
         )
     text = f"{path}: farm {farm_key.label.hex()} ({farm_key.cluster}), created by {farm_key.expect} nodes"
     return Check("farm key", CheckResult.OK, text)
@@ -259,7 +263,7 @@ def state_directory_check(path: Path) -> Check:
         return Check("state", CheckResult.PROBLEM, text, action)
     if existing == path and path.stat().st_mode & 0o077:
         text = f"{path} is open to other users of this machine: the node's keys and its control socket lie there"
-        return Check("state", CheckResult.PROBLEM, text, f"chmod 700 {path}")
+        return Check("state", CheckResult.PROBLEM, text, f"chmod 700 {shlex.quote(str(path))}")
     made = "" if existing == path else ", made at the first start"
     return Check("state", CheckResult.OK, f"{path}{made}")
 

@@ -7,6 +7,7 @@
 The file is in the directory of the identity key: `formation` is safe only if a node keeps both files or loses both.
 """
 
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -67,7 +68,8 @@ def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
     if (state_dir / RECOVERY_FILE_NAME).exists():
         raise UnusableFormationError(
             f"`garlicfarm recover` was interrupted in {state_dir}, and the log there may belong to the old or the new"
-            f" farm: run `garlicfarm recover --from {state_dir}` again, which starts over with the old log",
+            f" farm: run `garlicfarm recover --from {shlex.quote(str(state_dir))}` again, which starts over with the"
+            " old log",
         )
     try:
         with path.open("rb") as file:

@@ -18,6 +18,7 @@ never be used to vote again. For the same reason it cannot be turned into a Raft
 A directory in use by a running node is refused; the text recommends a backup by that node.
 """
 
+import shlex
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
@@ -213,7 +214,7 @@ def _way_past(error: UnsupportedLevelError, state_dir: Path) -> str:
         )
     return (
         f"Entry {error.index} has that level. If it was forged, create a new farm from the entries before it:"
-        f" `garlicfarm recover --from {state_dir} --cut-after {error.index - 1}`"
+        f" `garlicfarm recover --from {shlex.quote(str(state_dir))} --cut-after {error.index - 1}`"
     )
 
 

@@ -121,7 +121,8 @@ class FarmKeys:
 
     def judge_file(self, filed: FarmKey | KeyFileError, alarms: Alarms) -> None:
         """Compare the file with the group's keys, and set or clear the alarm."""
-        current, cluster_id, path = self.current, self._cluster_id(), shlex.quote(str(self.path))
+        current, cluster_id = self.current, self._cluster_id()
+        path = shlex.quote(str(self.path))
         export = f"`garlicfarm keys export --replace {path}` writes the current one"
         if isinstance(filed, KeyAccessError):
             text = f"{filed}. The node continues with its present keys, and needs the file at its next start"

@@ -20,6 +20,7 @@ import errno
 import grp
 import os
 import pwd
+import shlex
 import socket
 import stat
 import struct
@@ -126,7 +127,7 @@ def check_state_directory(path: Path, facts: Facts | None = None) -> None:
     if _written_by_others(step, status, known):
         raise UntrustedPathError(
             f"{path} can be written by other users (mode {_mode(status):04o}): its content may be forged. `chmod go-w"
-            f" {path}`, check that nothing in it was changed, and try again"
+            f" {shlex.quote(str(path))}`, check that nothing in it was changed, and try again"
         )
 
 
@@ -183,7 +184,7 @@ def _check_parent(path: Path, step: Path, status: os.stat_result, inside: os.sta
     if not status.st_mode & stat.S_ISVTX:
         raise UntrustedPathError(
             f"{path} lies below {step}, which other users can write (mode {_mode(status):04o}): they could replace it"
-            f" with another directory. `chmod go-w {step}`, or choose another state directory"
+            f" with another directory. `chmod go-w {shlex.quote(str(step))}`, or choose another state directory"
         )
     if inside is not None and inside.st_uid not in {facts.user_id, ROOT}:
         raise UntrustedPathError(
