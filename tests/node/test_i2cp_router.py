@@ -275,6 +275,13 @@ async def test_structure_too_old_for_i2pd_is_not_repeated(monkeypatch: Patch, au
         assert on.fake.structures == [structure(), structure(after_s=60)]
 
 
+async def test_impossible_date_of_router_is_refused(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    """A moment later, such a date would not fit into the configuration of a session."""
+    async with stage(monkeypatch, autojump_clock, FakeRouter(clock_offset_ms=2**63)) as on:
+        with pytest.raises(RouterError, match=r"does not speak I2CP: a date of 922337\d+ ms"):
+            await on.router.publish_meta_lease_set(HASH, structure())
+
+
 async def test_structure_is_not_repeated_to_java(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock) as on:
         await on.router.publish_meta_lease_set(HASH, structure())

@@ -40,6 +40,8 @@ PROTOCOL_BYTE: Final = b"\x2a"
 FRAME_LIMIT_BYTES: Final = 131_072
 """Largest frame of a Java router; i2pd sends at most half of it."""
 HEADER_BYTES: Final = 5
+DATE_LIMIT_MS: Final = 2**63
+"""Later dates of a router's clock are refused: the node adds the passed time, and the sum must fit into 64 bits."""
 
 
 class MessageType(IntEnum):
@@ -145,6 +147,8 @@ def _decode(frame: Frame, reader: FieldReader) -> RouterMessage:
     match frame.kind:
         case MessageType.SET_DATE:
             date_ms = reader.number(8, "the date")
+            if date_ms > DATE_LIMIT_MS:
+                raise I2cpError(f"a date of {date_ms} ms")
             return SetDate(date_ms, None if reader.is_at_end else read_text(reader, "the version"))
         case MessageType.SESSION_STATUS:
             return SessionStatus(reader.number(2, "the session id"), reader.number(1, "the status"))
