@@ -155,6 +155,15 @@ async def test_configuration_is_reported_first_and_hourly() -> None:
     assert hours == [0, 1, 2]
 
 
+async def test_configuration_is_reported_after_clock_is_set_back() -> None:
+    changes = ReportNews({"pace": "normal"})
+    for date_ms in (NOW_MS, NOW_MS - 365 * 86_400_000):
+        report = Report("farm", date_ms, 1, rival_report().router)
+        reported, configuration = changes.unreported(report)
+        assert configuration == {"pace": "normal"}
+        changes.committed(reported, configuration)
+
+
 async def test_reported_settings_exclude_paths_addresses_and_keys(tmp_path: Path) -> None:
     configuration = load(
         tmp_path,

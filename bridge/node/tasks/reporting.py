@@ -345,7 +345,8 @@ class ReportNews:
             else each
             for each in report.masters
         )
-        due = report.date_ms - self._configuration_sent_ms >= CONFIGURATION_EVERY_MS
+        # The clock may have been set back.
+        due = abs(report.date_ms - self._configuration_sent_ms) >= CONFIGURATION_EVERY_MS
         return replace(report, masters=masters), self._configuration if due and self._configuration else None
 
     def committed(self, report: Report, configuration: Mapping[str, object] | None) -> None:
