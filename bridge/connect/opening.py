@@ -163,7 +163,7 @@ class LeafOpener:
                 continue
             finally:
                 race.is_over = True
-                await self._close_late(receive)
+                self._close_late(receive)
             if opened is not None:
                 self.pool.worked(session)
                 return opened
@@ -260,8 +260,11 @@ class LeafOpener:
         elif isinstance(outcome, LeafStream):
             await outcome.stream.aclose()
 
-    async def _close_late(self, receive: trio.MemoryReceiveChannel["LeafStream | _SessionLostError | None"]) -> None:
-        """Close the opened streams that the caller does not use: it has another stream, or was canceled."""
+    def _close_late(self, receive: trio.MemoryReceiveChannel["LeafStream | _SessionLostError | None"]) -> None:
+        """Close the opened streams that the caller does not use: it has another stream, or was canceled.
+
+        Without a checkpoint: a cancellation here would leave streams open, and the caller's own stream too.
+        """
         while True:
             try:
                 outcome = receive.receive_nowait()
@@ -269,4 +272,4 @@ class LeafOpener:
                 return
             if isinstance(outcome, LeafStream):
                 self.table[outcome.leaf_hash].streams -= 1
-                await trio.aclose_forcefully(outcome.stream)
+                outcome.stream.socket.close()
