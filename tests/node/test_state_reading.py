@@ -133,6 +133,16 @@ async def test_backup_allows_largest_term_and_index(tmp_path: Path) -> None:
     assert decode_backup(encode_backup(late)).head.last == last
 
 
+@pytest.mark.parametrize("cluster", ["../x", "a\0b", "\x1b[2J"])
+async def test_backup_with_name_outside_form_is_refused(tmp_path: Path, cluster: str) -> None:
+    """`garlicfarm backup DIR` puts the name of the farm into the name of the file."""
+    backup = (await read_state(node_directory(tmp_path / "node"))).backup
+    named = dataclasses.replace(backup, head=replace(backup.head, cluster="farm-1"))
+    assert decode_backup(encode_backup(named)).head.cluster == "farm-1"
+    with pytest.raises(BackupError, match="no version could read its head"):
+        encode_backup(dataclasses.replace(backup, head=replace(backup.head, cluster=cluster)))
+
+
 async def test_unreadable_state_is_refused_with_remedy(tmp_path: Path) -> None:
     used = node_directory(tmp_path / "used")
     lock = Directory(used / RAFT_DIRECTORY)

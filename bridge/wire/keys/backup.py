@@ -25,6 +25,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from bridge.core.formation.founding import CLUSTER_ID_BYTES, NODE_ID_BYTES, Founding
+from bridge.core.log.fields import NAME
 from bridge.wire.membership.formation_state import FoundingJson, read_founding, written_founding
 from consensus import Configuration, LogId, decode_configuration, encode_configuration
 
@@ -72,7 +73,7 @@ class _AnyHead(msgspec.Struct, rename="camel"):
     term: _Number
     configuration: str
     made_at_ms: _Number
-    cluster: Annotated[str, Meta(max_length=64)] = ""
+    cluster: Annotated[str, Meta(pattern=f"^(?:{NAME})?\\Z")] = ""
     label: Annotated[str, Meta(max_length=64)] = ""
     epoch: _Number = 0
 
