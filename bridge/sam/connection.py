@@ -62,6 +62,10 @@ class SamAbsentError(SamUnreachableError):
     """A bridge that does not accept connections: it is stopped, or its port is closed."""
 
 
+class UnreadablePeerError(SamError):
+    """The router accepted a stream of a peer, and the destination of the peer is unreadable."""
+
+
 class LeafUnreachableError(SamError):
     """The router cannot open a stream to the peer; `result` is SAM's result, for example CANT_REACH_PEER."""
 

@@ -27,6 +27,7 @@ from bridge.sam.connection import (
     SamBridge,
     SamConnection,
     SamUnreachableError,
+    UnreadablePeerError,
     closed_on_error,
     open_connection,
     receive_line,
@@ -175,7 +176,7 @@ class SamSession:
         raise LeafUnreachableError(text, _TIMEOUT)
 
     async def accept(self) -> tuple[bytes, trio.SocketStream]:
-        """Wait for a stream from a peer; return the hash of its destination, and the stream.
+        """Wait for a stream from a peer; return the hash of its destination, and the stream. Raise `SamError`.
 
         Use one call of a session at a time, without a timeout. i2pd ends simultaneous calls; a Java router drops the
         stream after a canceled call. Between two calls, the routers queue new streams for some seconds.
@@ -193,9 +194,12 @@ class SamSession:
                 try:
                     if line.startswith(STREAM_STATUS.encode()):
                         raise connection.refusal(STREAM_ACCEPT, parse_line(line))
-                    return parse_peer(line).hash, connection.stream
                 except SamLineError as error:
                     raise connection.violation(str(error)) from None
+                try:
+                    return parse_peer(line).hash, connection.stream
+                except SamLineError as error:
+                    raise UnreadablePeerError(str(connection.violation(str(error)))) from None
 
     async def watch(self) -> None:
         """Reply to PINGs until the bridge ends the session, or sends too many lines; never raises an error."""

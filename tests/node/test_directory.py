@@ -14,7 +14,7 @@ from bridge.node.tasks import directory as directory_module
 from bridge.node.tasks import directory_requests
 from bridge.node.tasks.directory import ACCEPT_FAILURES_MAX, KEY_FILE, OPENING, Directory
 from bridge.node.tasks.directory_requests import DirectoryRequest
-from bridge.sam.connection import SamBridge, SamError
+from bridge.sam.connection import SamBridge, SamError, UnreadablePeerError
 from bridge.sam.loopback import LoopbackNetwork, serve_loopback_bridge
 from bridge.sam.session import SamSession, open_session
 from bridge.wire.i2p.structure_exchange import (
@@ -172,7 +172,26 @@ async def test_published_directory_is_checked_once(
     assert [event.kind for event in trace.recent(10)] == ["directory-opened"]
 
 
-async def test_peer_of_unknown_kind_does_not_end_session(
+async def test_peers_of_unknown_kind_do_not_end_session(
+    nursery: trio.Nursery, network: LoopbackNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, failures = SamSession.accept, list(range(2 * ACCEPT_FAILURES_MAX))
+
+    async def failing(session: SamSession) -> tuple[bytes, trio.SocketStream]:
+        if failures:
+            failures.pop()
+            raise UnreadablePeerError("the line is not the peer's destination")
+        return await accept(session)
+
+    monkeypatch.setattr(SamSession, "accept", failing)
+    bridge = await nursery.start(serve_loopback_bridge, network)
+    directory, trace = directory_at(bridge, tmp_path)
+    nursery.start_soon(directory.run)
+    assert await requested(bridge, await until_serving(directory)) == REPLY
+    assert [event.kind for event in trace.recent(10)] == ["directory-opened"]
+
+
+async def test_session_that_accepts_no_stream_is_replaced(
     nursery: trio.Nursery, network: LoopbackNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(directory_module, "ACCEPT_RETRY_S", 0.001)
@@ -181,7 +200,7 @@ async def test_peer_of_unknown_kind_does_not_end_session(
     async def failing(session: SamSession) -> tuple[bytes, trio.SocketStream]:
         if failures and failures[0]:
             failures[0] -= 1
-            raise SamError("the peer's destination is unreadable")
+            raise SamError("the bridge refused STREAM ACCEPT")
         del failures[:1]
         return await accept(session)
 

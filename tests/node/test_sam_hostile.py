@@ -17,6 +17,7 @@ from bridge.sam.connection import (
     SamBridge,
     SamError,
     SamUnreachableError,
+    UnreadablePeerError,
     receive_line,
 )
 from bridge.sam.loopback import COMMAND_TIMEOUT_S, LoopbackNetwork, serve_loopback_bridge
@@ -256,6 +257,13 @@ async def test_bytes_after_stream_status_are_not_lost() -> None:
             while len(received) < len(content):
                 received += await stream.receive_some(10_000)
         assert received == content
+
+
+async def test_unreadable_destination_is_error_of_peer() -> None:
+    replies = {**GOOD, "STREAM": b"STREAM STATUS RESULT=OK\nAAAA\n"}
+    async with hostile_bridge(replies) as bridge, open_session(bridge) as session:
+        with pytest.raises(UnreadablePeerError):
+            await session.accept()
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ from bridge.api.events import DIRECTORY_FAILED, DIRECTORY_OPENED
 from bridge.core.log.records import ReportedDirectory
 from bridge.node.events.event_log import EventLog
 from bridge.node.security.key_files import KeyFileError, read_private_file, write_private_file
-from bridge.node.tasks.directory_requests import DirectoryRequest, DirectoryRequests
-from bridge.sam.connection import LeafUnreachableError, SamBridge, SamError, SamUnreachableError
+from bridge.node.tasks.directory_requests import ALL_PER_SECOND, DirectoryRequest, DirectoryRequests
+from bridge.sam.connection import LeafUnreachableError, SamBridge, SamError, SamUnreachableError, UnreadablePeerError
 from bridge.sam.session import SamSession, new_private_key, open_session
 from bridge.wire.i2p.destination_keys import DestinationKeyError
 from bridge.wire.i2p.key_file import destination_of_sam_key
@@ -118,8 +118,10 @@ class Directory:
                     peer, stream = await session.accept()
                 except SamUnreachableError:
                     raise
+                except UnreadablePeerError:
+                    # Any client can cause this error, so it is not a failure of the bridge.
+                    await trio.sleep(1 / ALL_PER_SECOND)
                 except SamError:
-                    # A peer with a destination of an unknown kind causes this error; it must not end the session.
                     failures += 1
                     if failures >= ACCEPT_FAILURES_MAX:
                         raise
