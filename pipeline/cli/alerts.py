@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
@@ -24,6 +24,13 @@ KEEP_FIRING_MINUTES = 10.0
 URL_MAX_BYTES = 8_192
 LONGEST_SECONDS = 366 * 86_400
 _SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_SERVERS = """
+SELECT CAST(server_id AS VARCHAR) AS server FROM current_routers
+UNION SELECT CASE WHEN json_valid(detail) THEN detail ->> '$.name' END FROM operator_actions
+  WHERE action IN ('admission', 'approval')
+UNION SELECT CASE WHEN json_valid(data) THEN coalesce(data ->> '$.name', data ->> '$.member') END FROM events
+  WHERE kind IN ('server-admitted', 'member-alive', 'member-suspect', 'member-dead', 'member-left')
+"""
 _LASTING = re.compile(r"(?:\d{1,6}[dhms])+")
 
 
@@ -148,6 +155,20 @@ def silence(
     except SilencesError as error:
         raise click.ClickException(str(error)) from error
     _print(active, now_ms, as_json=as_json)
+    known = _known_servers(output) if servers else ()
+    for each in servers if known else ():
+        if each not in known:
+            echo(f"The tables do not contain a server {each}: check the name. The silence stays in effect.", err=True)
+
+
+def _known_servers(output: Output) -> Collection[str]:
+    """Return the Raft ids and the names in the tables; empty without tables."""
+    from pipeline.serve.query import QueryError, documents  # noqa: PLC0415 - DuckDB is large
+
+    try:
+        return {row["server"] for row in documents(output, _SERVERS)}
+    except QueryError:
+        return ()
 
 
 def _print(active: list[Silence], now_ms: int, *, as_json: bool) -> None:

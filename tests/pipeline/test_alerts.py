@@ -20,12 +20,14 @@ from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 from pipeline.alerts import alerting as module
 from pipeline.alerts.alerting import NEAR_S, SHRINKS_S, TURN_S, Alerting, AlertStore, Backlog, note_run_without_alerts
 from pipeline.alerts.delivery import DeliveryError, Receiver
 from pipeline.alerts.outages import Alert, FailedServer, message, message_id, server_of, updated_alerts
 from pipeline.alerts.silences import SILENCES_FILE, Silences
+from pipeline.cli.alerts import silence
 from pipeline.gold.answers import answer_sql
 from pipeline.lake import Lake
 from pipeline.output.buckets import OvertakenError
@@ -313,6 +315,22 @@ def write_trace(farm: Farm, *events: tuple[str, dict[str, Any]], at: datetime = 
         for place, (kind, data) in enumerate(events, 1)
     ]
     write_batch(farm.output, EVENTS, 0, rows)
+
+
+def test_silence_of_unknown_server_is_reported(farm: Farm) -> None:
+    add_admission(farm, 2, "02" * 8, "node-2")
+    farm.report(1, 2)
+    farm.write()
+    write_trace(farm, ("server-admitted", {"server": 3, "name": "node-3", "id": "03" * 8}))
+    command = ["--for", "2h", "--output", str(farm.output)]
+    for each in ("1", "2", "node-2", "node-3"):
+        known = CliRunner().invoke(silence, ["--server", each, *command])
+        assert (known.exit_code, known.stderr) == (0, "")
+    unknown = CliRunner().invoke(silence, ["--server", "node-2", "--server", "node-33", *command])
+    assert unknown.stderr == (
+        "The tables do not contain a server node-33: check the name. The silence stays in effect.\n"
+    )
+    assert len(Silences(farm.output).active(0)) == 6
 
 
 def test_departed_server_is_gone_unlike_dead_server(farm: Farm) -> None:
