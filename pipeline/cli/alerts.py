@@ -158,7 +158,7 @@ def silence(
     known = _known_servers(output) if servers else ()
     for each in servers if known else ():
         if each not in known:
-            echo(f"The tables do not contain a server {each}: check the name. The silence stays in effect.", err=True)
+            echo(f"The tables do not contain a server {each}: check the name, or end it with --end N.", err=True)
 
 
 def _known_servers(output: Output) -> Collection[str]:

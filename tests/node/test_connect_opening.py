@@ -20,7 +20,7 @@ async def nothing(*_: object) -> None:
     await trio.lowlevel.checkpoint()
 
 
-async def test_canceled_race_leaves_no_stream_open(autojump_clock: MockClock) -> None:
+async def test_canceled_race_closes_every_stream(autojump_clock: MockClock) -> None:
     """Both leaves reply in one turn of the event loop, and the caller is canceled in the same turn."""
     gate, scope, opened = trio.Event(), trio.CancelScope(), list[trio.SocketStream]()
 

@@ -317,7 +317,7 @@ def write_trace(farm: Farm, *events: tuple[str, dict[str, Any]], at: datetime = 
     write_batch(farm.output, EVENTS, 0, rows)
 
 
-def test_silence_of_unknown_server_is_reported(farm: Farm) -> None:
+def test_unknown_server_in_command_causes_warning(farm: Farm) -> None:
     add_admission(farm, 2, "02" * 8, "node-2")
     farm.report(1, 2)
     farm.write()
@@ -327,9 +327,7 @@ def test_silence_of_unknown_server_is_reported(farm: Farm) -> None:
         known = CliRunner().invoke(silence, ["--server", each, *command])
         assert (known.exit_code, known.stderr) == (0, "")
     unknown = CliRunner().invoke(silence, ["--server", "node-2", "--server", "node-33", *command])
-    assert unknown.stderr == (
-        "The tables do not contain a server node-33: check the name. The silence stays in effect.\n"
-    )
+    assert unknown.stderr == ("The tables do not contain a server node-33: check the name, or end it with --end N.\n")
     assert len(Silences(farm.output).active(0)) == 6
 
 
