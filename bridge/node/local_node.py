@@ -8,6 +8,7 @@ Wrong settings are reported here, before another node discovers this one.
 
 import logging
 import os
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -162,7 +163,7 @@ def _begin(configuration: NodeConfiguration) -> Beginning:
         # Checked first: otherwise the error would name the ports in use instead of the running process.
         raise NodeStopped(
             f"a node already runs with the state directory {state_dir}: query it with `garlicfarm status --node"
-            f" {state_dir}`, or give this node another state_dir and other ports",
+            f" {shlex.quote(str(state_dir))}`, or give this node another state_dir and other ports",
         )
     if isinstance(configuration.router, FileRouterSettings):
         configuration.router.directory.mkdir(parents=True, exist_ok=True)

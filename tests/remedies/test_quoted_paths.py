@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-COMMAND = r"(?:recover --from|--(?:state-dir|config|output|replace)|\bchmod [-+\w]+|\bchown \S+|`mv|`rm)"
+COMMAND = (
+    r"(?:recover --from|--(?:state-dir|config|output|replace|node|farm-key|links)|\bchmod [-+\w]+|\bchown \S+|`mv|`rm)"
+)
 PATH = re.compile(rf"{COMMAND} \0([^\0]*)\0")
 
 

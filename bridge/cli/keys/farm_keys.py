@@ -111,7 +111,7 @@ def new_farm(*, expect: int, cluster: str, output: Path, as_json: bool) -> None:
     end_with_json(NewFarmOutput(str(output), label, cluster, expect), as_json=as_json)
     echo(f"{output}: the key of farm {label} ({cluster}), for a farm that {expect} nodes create.")
     echo("A node with this file can join the farm. Copy it to each node of the farm, mode 0600, nowhere else.")
-    echo(f"Then, on each node:  garlicfarm run --farm-key {output}")
+    echo(f"Then, on each node:  garlicfarm run --farm-key {shlex.quote(str(output))}")
 
 
 @keys.command("new-client")
