@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-COMMAND = (
-    r"(?:recover --from|--(?:state-dir|config|output|replace|node|farm-key|links)|\bchmod [-+\w]+|\bchown \S+|`mv|`rm)"
-)
+OPTIONS = "state-dir|config|output|replace|node|farm-key|master"
+COMMAND = rf"(?:recover --from|--(?:{OPTIONS})|\bchmod [-+\w]+|\bchown \S+|`mv|`rm)"
 PATH = re.compile(rf"{COMMAND} \0([^\0]*)\0")
 
 

@@ -10,6 +10,7 @@ existing files are never overwritten. No private key is printed. Either all requ
 command can be repeated after an error.
 """
 
+import shlex
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,7 +87,7 @@ def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
         " replaced."
     )
     echo("Keep it off the nodes, and a copy of it in a second safe place. For each node make a signing key:")
-    echo(f"  garlicfarm keys offline --master {file} --output NODE.key")
+    echo(f"  garlicfarm keys offline --master {shlex.quote(str(file))} --output NODE.key")
 
 
 @click.command()
