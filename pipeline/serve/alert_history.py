@@ -1,17 +1,20 @@
 """The outages in the recorded history under other alert settings, for `garlicfarm pipeline what-if-alerts`.
 
-    reports, clocks, a day at a time ──▶ FarmsWatch with other rules ──▶ transitions ──▶ outages by `keep_firing_ms`
+    reports, clocks, by days ──▶ FarmsWatch with other rules ──▶ transitions ──▶ outages by `keep_firing_ms`
 
 The watch is the production code (`pipeline/watch`). The outages follow the rules of `pipeline/alerts/servers.sql`,
 which computes only the last outage of each server. An outage begins when a server goes down for the first time, or
 after it has been healthy for `keep_firing_ms` or longer. It ends when the server becomes healthy and then stays healthy
 for `keep_firing_ms`. An operator's silence, a removal or an orderly departure suppresses an alert's message under every
 setting. So this module ignores them.
+
+Rows are read one day at a time, so that memory has a bound. After a correction, log time may return to an earlier day.
+Then these days are read together, because the watch needs the order of the log.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -28,11 +31,27 @@ _SEEN = """
       CASE WHEN length(request) <= 128 THEN request ELSE '' END AS request, coalesce(attached, false) AS attached,
       uptime_ms, job_lag_ms, coalesce(destinations, 0) AS destinations,
       coalesce(healthy_destinations, 0) AS healthy_destinations, NULL AS period_ms
-    FROM reports WHERE day = DATE '$day'
+    FROM reports WHERE day BETWEEN DATE '$first' AND DATE '$last'
     UNION ALL
     SELECT farm, index, unix_millis(log_time), 'clock', leader_id, '', false, NULL, NULL, 0, 0, period_ms
-    FROM clocks WHERE day = DATE '$day'
+    FROM clocks WHERE day BETWEEN DATE '$first' AND DATE '$last'
 """
+_DAYS = """
+    WITH spans AS (
+      SELECT farm, day, min(index) AS first, max(index) AS last,
+        max(max(index)) OVER (PARTITION BY farm ORDER BY day ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+      FROM (SELECT farm, day, index FROM reports UNION ALL SELECT farm, day, index FROM clocks)
+      WHERE day IS NOT NULL GROUP BY farm, day
+    ),
+    returns AS (
+      SELECT s.day, min(e.day) AS earlier
+      FROM spans s JOIN spans e ON e.farm = s.farm AND e.day < s.day AND e.last > s.first
+      WHERE s.first < s.before GROUP BY s.day
+    )
+    SELECT DISTINCT s.day, coalesce(r.earlier, s.day) AS earliest
+    FROM spans s LEFT JOIN returns r ON r.day = s.day ORDER BY s.day
+"""
+"""The days, each with the earliest day that has later entries of a farm."""
 _TYPES = {"request": pa.string(), "job_lag_ms": pa.float64(), "farm": pa.string(), "entry": pa.string()}
 
 
@@ -95,12 +114,12 @@ def alert_history(output: Output, settings: Sequence[AlertSetting], days: float)
             for each in settings
         ]
         since_ms = {farm: row["end_ms"] - round(days * 86_400_000) for farm, row in ends.items()}
-        for found in run_query("SELECT DISTINCT day FROM clocks WHERE day IS NOT NULL ORDER BY day"):
-            if all(row["log_time"].date() - found["day"] > timedelta(days=days) for row in ends.values()):
+        for first, last in _together(run_query(_DAYS)):
+            if all(row["log_time"].date() - last > timedelta(days=days) for row in ends.values()):
                 continue
             rows = [
                 row
-                for row in run_query(_SEEN.replace("$day", found["day"].isoformat()))
+                for row in run_query(_SEEN.replace("$first", first.isoformat()).replace("$last", last.isoformat()))
                 if row["farm"] in ends and row["at_ms"] >= since_ms[row["farm"]]
             ]
             for each in histories if rows else ():
@@ -109,6 +128,17 @@ def alert_history(output: Output, settings: Sequence[AlertSetting], days: float)
         return [each.outages({farm: row["end_ms"] for farm, row in ends.items()}) for each in histories]
 
     return of_one_version(output, read)
+
+
+def _together(days: Iterable[Mapping[str, date]]) -> list[tuple[date, date]]:
+    """Return the first and the last day of each group of days that are read together."""
+    groups: list[tuple[date, date]] = []
+    for found in days:
+        first = found["earliest"]
+        while groups and groups[-1][1] >= first:
+            first = min(first, groups.pop()[0])
+        groups.append((first, found["day"]))
+    return groups
 
 
 def outages_of(farm: str, server: int, changes: Sequence[Transition], keep_ms: int, end_ms: int) -> list[Outage]:

@@ -101,7 +101,8 @@ def record_rows(run_query: SqlQuery, farm: str, since: datetime, until: datetime
         found = run_query(_put_in(_OF_A_DAY, until_ms, since.date() + timedelta(days=number)))
         of_farm = (each for each in found if each["farm"] == farm and each["what"] != "window")
         rows += (_row(each) for each in of_farm if since_ms <= each["at_ms"] <= until_ms)
-    return rows
+    # A correction of log time can make the time of a later entry earlier.
+    return sorted(rows, key=lambda each: each.index)
 
 
 def _put_in(sql: str, span_ms: int, day: date = date.min) -> str:

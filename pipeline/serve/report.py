@@ -455,7 +455,11 @@ def _points(rows: list[dict[str, Any]]) -> list[tuple[datetime, float | None]]:
 
 
 def _gap(gap_ms: int | None) -> str:
-    return "no earlier entry" if gap_ms is None else f"{gap_ms / 1000:.1f} s after the previous one"
+    return (
+        "the time since an earlier one is unknown"
+        if gap_ms is None
+        else f"{gap_ms / 1000:.1f} s after the previous one"
+    )
 
 
 def _suspected(moment: datetime | None, *, is_dated: bool) -> str | None:

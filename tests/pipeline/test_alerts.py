@@ -28,7 +28,7 @@ from pipeline.alerts.delivery import DeliveryError, Receiver
 from pipeline.alerts.outages import Alert, FailedServer, message, message_id, server_of, updated_alerts
 from pipeline.alerts.silences import SILENCES_FILE, Silences
 from pipeline.cli.alerts import silence
-from pipeline.gold.answers import answer_sql
+from pipeline.gold.answers import Around, answer_sql
 from pipeline.lake import Lake
 from pipeline.output.buckets import OvertakenError
 from pipeline.serve.alert_history import AlertSetting, alert_history
@@ -214,8 +214,9 @@ def test_server_flapping_is_one_outage_until_stable(
 
 
 @pytest.mark.parametrize("keep_ms", [KEEP_MS, 1])
-def test_outages_around_time_correction_have_order_of_log(farm: Farm, keep_ms: int) -> None:
-    farm.log.log_time_ms += 43_200_000
+@pytest.mark.parametrize("hour", [12, 24])
+def test_outages_around_time_correction_have_order_of_log(farm: Farm, keep_ms: int, hour: int) -> None:
+    farm.log.log_time_ms += hour * 3_600_000
     farm.report(1, 2, periods=3)
     farm.report(1, periods=4)
     farm.report(1, 2, periods=3)
@@ -224,7 +225,7 @@ def test_outages_around_time_correction_have_order_of_log(farm: Farm, keep_ms: i
     farm.report(1, periods=4)
     farm.write()
     back = farm.servers(keep_ms)[2]
-    began_at = NOON - timedelta(hours=2) + timedelta(milliseconds=16 * PERIOD_MS)
+    began_at = NOON + timedelta(hours=hour - 14, milliseconds=16 * PERIOD_MS)
     assert (back.state, back.began_at, back.failures, back.ended_at) == ("silent", began_at, 1, None)
     (setting,) = alert_history(farm.output, [AlertSetting(keep_firing_ms=keep_ms)], days=2.0)
     assert [(each.server_id, each.failures) for each in setting] == [(2, 1), (2, 1)]
@@ -237,8 +238,12 @@ def test_outages_around_time_correction_have_order_of_log(farm: Farm, keep_ms: i
     farm.log.log_time_ms -= 7_200_000
     farm.report(1, 2)
     farm.write()
+    changes = answer_sql("changes", around=Around(minutes=1_440))
     over = farm.servers(keep_ms)[2]
     assert (over.state, over.began_at, over.ended_at is None) == ("healthy", began_at, False)
+    # All outages before the last correction are now in the future, except the first one.
+    moments = {row["log_time"] - timedelta(milliseconds=row["after_ms"]) for row in documents(farm.output, changes)}
+    assert max(moments) <= datetime.fromtimestamp(farm.log.log_time_ms / 1000, UTC)
 
 
 def test_outage_row_without_indexes_precedes_return(tmp_path: Path) -> None:

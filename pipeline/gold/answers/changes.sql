@@ -11,7 +11,8 @@
 WITH moments AS (
   SELECT f.farm, coalesce($moment, max(CASE WHEN t.state <> 'healthy' AND t.previous = 'healthy' THEN t.at END),
     max(f.log_time)) AS moment
-  FROM current_farm f LEFT JOIN transitions t ON t.farm = f.farm
+  -- Before a correction of log time, an outage can have a later time than the newest entry.
+  FROM current_farm f LEFT JOIN transitions t ON t.farm = f.farm AND t.at <= f.log_time
   GROUP BY f.farm
 ),
 led AS (
