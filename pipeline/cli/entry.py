@@ -11,6 +11,7 @@ from importlib import import_module
 from importlib.abc import MetaPathFinder
 
 import click
+from click.shell_completion import CompletionItem, ShellComplete
 
 from pipeline import INSTALL
 from pipeline.spark.versions import VersionError, refuse_unsupported
@@ -71,11 +72,29 @@ def doctor_alone() -> click.Command:
     return click.Group("pipeline", commands={"doctor": import_module("pipeline.cli.doctor").doctor})
 
 
+def _offered(context: click.Context, _parameter: object, incomplete: str) -> list[CompletionItem]:
+    """Return the completions of a word after `pipeline`."""
+    try:
+        command = load()
+    except click.ClickException:
+        command = doctor_alone()
+    return ShellComplete(command, {}, "pipeline", "").get_completions([*context.params["arguments"]], incomplete)
+
+
+class _CompletedCommand(click.Command):
+    """A command whose completions of options are those of the commands behind it."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the completions of an option."""
+        return _offered(ctx, None, incomplete)
+
+
 @click.command(
+    cls=_CompletedCommand,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []},
     add_help_option=False,
 )
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=_offered)
 @click.pass_context
 def pipeline(context: click.Context, arguments: tuple[str, ...]) -> None:
     """History and health of the routers, from the farm's log."""

@@ -38,6 +38,12 @@ def test_commands_are_offered_in_order() -> None:
     assert offered("garlicfarm", "--v") == ["--version"]
 
 
+def test_pipeline_commands_and_options_are_offered() -> None:
+    assert offered("garlicfarm", "pipeline", "qu") == ["query"]
+    assert offered("garlicfarm", "pipeline", "run", "--engine", "") == ["local", "spark"]
+    assert "--minutes" in offered("garlicfarm", "pipeline", "query", "--")
+
+
 def test_command_completion_does_not_load_commands() -> None:
     environment = {VARIABLE: "bash_complete", "COMP_WORDS": "garlicfarm ", "COMP_CWORD": "1", "PYTHONPATH": str(ROOT)}
     code = (
