@@ -82,7 +82,7 @@ def _offered(context: click.Context, _parameter: object, incomplete: str) -> lis
 
 
 class _CompletedCommand(click.Command):
-    """A command whose completions of options are those of the commands behind it."""
+    """A command that offers the options of the commands after it."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the completions of an option."""
