@@ -18,53 +18,39 @@ from contextlib import suppress
 import trio
 from msgspec.structs import replace
 
-from consensus.core.features import Extensions, Features, FirstEntries, JointConsensus, Strategy
+from consensus.core.features import GARLIC_FARM, Extensions, FirstEntries
 from consensus.core.messages import Reply, Request
 from consensus.core.model import ServerId
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.interfaces import Receiver, next_call
 
-MEMORY = Features(
-    name="memory",
-    replication=Strategy.APPEND,
-    pre_vote=True,
-    transfer=True,
-    first_entries=FirstEntries.NO_OP,
-    joint=JointConsensus.FOR_SEVERAL,
-    observers_in_configuration=True,
-    votes_for_members_only=False,
-    command_head_bytes=0,
-    control_records=False,
-    max_requests_in_flight=64,
-    probes_from_the_end=False,
-)
+MEMORY = replace(GARLIC_FARM, name="memory", first_entries=FirstEntries.NO_OP)
 """The features of this network: pre-vote, transfers, joint configurations and learners.
 
 The network also works with any other `Features`.
 """
 
-ALL_EXTENSIONS = Extensions(pre_vote=True, transfer=True, configurations=True)
+_QUEUE_MAX = 1024
+_EXTENSIONS = Extensions(pre_vote=True, transfer=True, configurations=True)
 
 
 class MemoryNetwork:
     """The network between the transports that it makes. `delay_s` is the delay of each message."""
 
-    def __init__(self, delay_s: float = 0.0, queue_max: int = 1024) -> None:
+    def __init__(self, delay_s: float = 0.0) -> None:
         self.delay_s = delay_s
-        self.queue_max = queue_max
         self.running: dict[ServerId, MemoryTransport] = {}
 
-    def transport(self, server_id: ServerId, extensions: Extensions = ALL_EXTENSIONS) -> "MemoryTransport":
-        """Return the transport of a server that is about to start, with its `extensions`."""
-        return MemoryTransport(self, server_id, extensions)
+    def transport(self, server_id: ServerId) -> "MemoryTransport":
+        """Return the transport of a server that is about to start."""
+        return MemoryTransport(self, server_id)
 
 
 class MemoryTransport:
     """One server's `Transport`, for one run of it."""
 
-    def __init__(self, network: MemoryNetwork, server_id: ServerId, extensions: Extensions) -> None:
+    def __init__(self, network: MemoryNetwork, server_id: ServerId) -> None:
         self.server_id = server_id
-        self.extensions = extensions
         self._network = network
         self._queues: dict[ServerId, _Queue] = {}
         self._running: tuple[trio.Nursery, Receiver] | None = None
@@ -96,7 +82,7 @@ class MemoryTransport:
     def met(self, peer: "MemoryTransport") -> None:
         """Report a connection to this run of the peer to this server."""
         if self._running is not None:
-            self._running[1].peer_connected(peer.server_id, peer.extensions)
+            self._running[1].peer_connected(peer.server_id, _EXTENSIONS)
 
     def take_request(self, sender: "MemoryTransport", request: Request) -> None:
         """Pass a received request to the server. A busy server does not reply."""
@@ -135,7 +121,7 @@ class _Queue:
         self._arrived = trio.Event()
 
     def put(self, deliver: Callable[[MemoryTransport], None]) -> None:
-        if len(self._messages) < self._network.queue_max:
+        if len(self._messages) < _QUEUE_MAX:
             self._messages.append((trio.current_time() + self._network.delay_s, deliver))
             self._arrived.set()
 

@@ -21,7 +21,6 @@ the name may have been given to another key after the handshake. Without a handl
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import Enum
 from typing import Final
 
 import trio
@@ -54,16 +53,12 @@ _ZAP_DOMAIN: Final = "zmq-raft"
 _ZAP_FRAMES: Final = 7
 
 
-class SocketKind(Enum):
-    """Pattern of a socket (RFC 28, 29)."""
+SocketKind = zmq.SocketType
+"""Pattern of a socket (RFC 28, 29).
 
-    ROUTER = zmq.ROUTER
-    """Many connections: the first frame of each message is the identity of its connection, in both directions."""
-    DEALER = zmq.DEALER
-    PUB = zmq.PUB
-    SUB = zmq.SUB
-    REP = zmq.REP
-    """Each received message needs a reply before the next one is read."""
+At a ROUTER, the first frame of each message is the identity of its connection, in both directions. At a REP, each
+received message needs a reply before the next one is read.
+"""
 
 
 class CurveServer(Struct, frozen=True):
@@ -138,7 +133,7 @@ class ZmqSocket:
         self._discarding = False
         self._waiting: trio.CancelScope | None = None
         try:
-            self._socket: zmq.Socket[bytes] = context.socket(kind.value)
+            self._socket: zmq.Socket[bytes] = context.socket(kind)
         except zmq.ZMQError as error:
             raise _os_error("cannot make a socket", error) from error
         self._configure(kind)

@@ -30,12 +30,10 @@ class NonceBook:
         secret: bytes,
         random_bytes: Callable[[int], bytes],
         *,
-        lifetime_ms: int = LIFETIME_MS,
         capacity: int = 4096,
     ) -> None:
         self._secret = secret
         self._random_bytes = random_bytes
-        self._lifetime_ms = lifetime_ms
         self._capacity = capacity
         self._highest_count: dict[str, int] = {}
         self._floor_ms = -1
@@ -62,7 +60,7 @@ class NonceBook:
         Otherwise the client needs a new one, which is not an error.
         """
         issued_ms = self._issued_ms(nonce)
-        if issued_ms is None or issued_ms > now_ms or now_ms - issued_ms >= self._lifetime_ms:
+        if issued_ms is None or issued_ms > now_ms or now_ms - issued_ms >= LIFETIME_MS:
             return False
         return nonce in self._highest_count or issued_ms > self._floor_ms
 

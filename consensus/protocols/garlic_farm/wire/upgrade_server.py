@@ -14,7 +14,7 @@ read. A peer that does not claim an id may make requests as a client.
 
 import hmac
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import h11
 from msgspec import Struct
@@ -84,11 +84,9 @@ class Authenticator:
         *,
         peers: PeerDirectory,
         introduced: Callable[[Identity], Identity] = lambda identity: identity,
-        spoken: Mapping[str, frozenset[Extension]] = EXTENSION_SETS,
     ) -> None:
-        """Make a server; `introduced` adds data to its sent identity; `spoken` has extensions by name of the set."""
+        """Make a server; `introduced` adds data to its sent identity."""
         self.peers = peers
-        self.spoken = spoken
         self.path = path_of(cluster)
         self.identity = identity
         self.introduced = introduced
@@ -235,7 +233,7 @@ class UpgradeServer:
         key = headers.one("sec-websocket-key")
         if key is not None:
             response.append(("Sec-WebSocket-Accept", accept_token(key)))
-        spoken, peers = self._authenticator.spoken, self._authenticator.peers
+        spoken, peers = EXTENSION_SETS, self._authenticator.peers
         chosen = next((name for name in headers.tokens("sec-websocket-protocol") if name in spoken), None)
         if chosen is not None:
             response.append(("Sec-WebSocket-Protocol", chosen))

@@ -18,7 +18,7 @@ member that the previous leader removed may be accepted. It may commit an older 
 be read twice, but they are never skipped.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 from uuid import uuid4
 
@@ -91,12 +91,9 @@ class GroupOptions(Struct, frozen=True):
 class GroupCoordinator:
     """The consumer groups that this server coordinates."""
 
-    def __init__(
-        self, topic: ServedTopic, options: GroupOptions, new_id: Callable[[], str] = lambda: str(uuid4())
-    ) -> None:
+    def __init__(self, topic: ServedTopic, options: GroupOptions) -> None:
         self.options = options
         self._topic = topic
-        self._new_id = new_id
         self._groups: dict[str, ConsumerGroup] = {}
         self._epoch: int | None = None
         """Term of this server as coordinator, if it is one."""
@@ -166,7 +163,7 @@ class GroupCoordinator:
             )
         if not group.knows(request) and not self._has_room_in(group):
             return Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
-        new_id = f"{(request.instance_id or request.client_id)[:_MAX_CLIENT_ID_CHARACTERS]}-{self._new_id()}"
+        new_id = f"{(request.instance_id or request.client_id)[:_MAX_CLIENT_ID_CHARACTERS]}-{uuid4()}"
         waiting = self._open()
         self._deliver(group.join(waiting.ticket, request, new_id, now_ms, adopts=adopts))
         return await self._answer(group, waiting)

@@ -54,7 +54,7 @@ from consensus.protocols.zmq_raft.sockets import (
 )
 from consensus.protocols.zmq_raft.wire import messages as wire
 from consensus.protocols.zmq_raft.wire.codec import encode_request
-from consensus.protocols.zmq_raft.wire.frames import REQUEST_ID_BYTES
+from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, REQUEST_ID_BYTES
 from consensus.protocols.zmq_raft.wire.request_ids import RequestIds
 from consensus.server.block_nursery import block_nursery
 
@@ -129,7 +129,7 @@ class ZmqRaftClient:
         Raises `NoAnswerError`, `RequestExpiredError`. Raises `ValueError` if no cluster accepts this size of `data` or
         of the id, or if another call with this id is under way.
         """
-        most = self._options.limits.max_entry_data_bytes
+        most = DEFAULT_LIMITS.max_entry_data_bytes
         if not 1 <= len(data) <= most:
             raise ValueError(f"an update has 1 to {most} bytes, not {len(data)}")
         request = wire.UpdateRequest(self._checked(request_id), self._ident, data)

@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from consensus.protocols.zmq_raft.counters import ClientEvent
 from consensus.protocols.zmq_raft.wire.codec import decode_reply, encode_request
-from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, FrameLimits, ZmqRaftError, uint_frame
+from consensus.protocols.zmq_raft.wire.frames import ZmqRaftError, uint_frame
 from consensus.protocols.zmq_raft.wire.messages import (
     ChangeAccepted,
     ClientReply,
@@ -82,7 +82,6 @@ class ZmqClientOptions(Struct, frozen=True):
     """Time limit of a confirmation: after REQUEST_ENTRIES_TTL (5 to 7 s) a server drops its stream of entries."""
     broadcast_ttl_s: float = 1.0
     """Time without a broadcast before the subscription reconnects: twice CLIENT_HEARTBEAT_INTERVAL."""
-    limits: FrameLimits = DEFAULT_LIMITS
 
 
 class NoReply(Enum):
@@ -151,7 +150,7 @@ class Exchange:
 class ClientLink:
     """The connection to one peer."""
 
-    def __init__(self, url: str, sockets: ClientSockets, limits: FrameLimits, counters: Counter[ClientEvent]) -> None:
+    def __init__(self, url: str, sockets: ClientSockets, counters: Counter[ClientEvent]) -> None:
         self.url = url
         self.uses = 0
         """Number of callers that need the link although its peer may not lead."""
@@ -159,7 +158,6 @@ class ClientLink:
         """Time of the peer's last reply as a leader."""
         self.leftover_s = -1.0
         """Time of the last reply to an ended request. Such a reply shows a slow link, and later replies wait for it."""
-        self._limits = limits
         self._counters = counters
         self._calls: dict[RequestId, Call] = {}
         self._life = trio.CancelScope()
@@ -216,7 +214,7 @@ class ClientLink:
             self._counters[ClientEvent.UNMATCHED_REPLY] += 1
             return
         try:
-            reply = decode_reply(call.request_type, frames, self._limits)
+            reply = decode_reply(call.request_type, frames)
         except ZmqRaftError:
             self._counters[ClientEvent.MALFORMED] += 1
             return
@@ -249,7 +247,7 @@ class ClientLinks:
         """Return the link to a peer; raises `OSError`."""
         link = self._links.get(url)
         if link is None:
-            link = ClientLink(url, self._sockets, self._options.limits, self.counters)
+            link = ClientLink(url, self._sockets, self.counters)
             self._links[url] = link
             self._nursery.start_soon(link.run)
         return link

@@ -80,7 +80,7 @@ class _Broadcasts:
             self._counters[ClientEvent.BROADCAST_OF_OTHER_CLUSTER] += 1
             return
         try:
-            broadcast = decode_broadcast(frames, options.limits)
+            broadcast = decode_broadcast(frames)
         except ZmqRaftError:
             self._counters[ClientEvent.MALFORMED] += 1
             return

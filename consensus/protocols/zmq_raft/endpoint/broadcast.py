@@ -61,12 +61,10 @@ class BroadcastStateMachine:
         ident: bytes,
         machine: AppliedEntries,
         role: RoleChanged,
-        heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self._send = send
         self._ident = ident
         self._machine = machine
-        self._heartbeat_s = heartbeat_s
         self._term: Term | None = None
         self._sent_s = 0.0
         machine.watchers.append(self._applied)
@@ -83,8 +81,8 @@ class BroadcastStateMachine:
         """Send the heartbeats until canceled."""
         task_status.started()
         while True:
-            await trio.sleep_until(self._sent_s + self._heartbeat_s)
-            if trio.current_time() >= self._sent_s + self._heartbeat_s:
+            await trio.sleep_until(self._sent_s + HEARTBEAT_S)
+            if trio.current_time() >= self._sent_s + HEARTBEAT_S:
                 self._broadcast(self._machine.applied, ())
 
     def _applied(self, first: Index, entries: tuple[Entry, ...]) -> None:
@@ -116,9 +114,7 @@ def _parts(entries: tuple[Entry, ...]) -> Iterator[tuple[Entry, ...]]:
         yield entries[start:]
 
 
-async def broadcast_log(
-    log: FollowedLog, ident: bytes, send: Callable[[Sequence[bytes]], bool], heartbeat_s: float = HEARTBEAT_S
-) -> None:
+async def broadcast_log(log: FollowedLog, ident: bytes, send: Callable[[Sequence[bytes]], bool]) -> None:
     """Broadcast entries applied from now on, until canceled, while this server serves clients as the leader.
 
     Entries applied before that time are left out: a server that starts replays its whole log.
@@ -133,7 +129,7 @@ async def broadcast_log(
         elif now.last_applied > sent:
             sent = await _broadcast_next(log, ident, send, sent, now)
             continue
-        with trio.move_on_after(heartbeat_s) as scope:
+        with trio.move_on_after(HEARTBEAT_S) as scope:
             await log.news()
         now = log.describe()
         if scope.cancelled_caught and now.is_leader and now.last_applied == sent:

@@ -49,7 +49,7 @@ from consensus.protocols.zmq_raft.peer.peer_transport import PeerTransport
 from consensus.protocols.zmq_raft.peer.replicated_log import LogOptions, ReplicatedLog
 from consensus.protocols.zmq_raft.sockets import SocketKind, SocketOptions, ZmqContext, ZmqSocket, zmq_context
 from consensus.protocols.zmq_raft.wire.entries import configuration_of
-from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, MAX_UINT, FrameLimits
+from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, MAX_UINT
 from consensus.protocols.zmq_raft.wire.messages import Peer
 from consensus.protocols.zmq_raft.wire.peers import PeersError, check_peer_id, check_peers
 from consensus.protocols.zmq_raft.wire.request_table import DEFAULT_LIMIT, RequestTable
@@ -105,7 +105,6 @@ class PeerOptions(Struct, frozen=True):
     election_timeout_ms: tuple[Milliseconds, Milliseconds] = (200, 300)
     max_request_ids: int = DEFAULT_LIMIT
     log: LogOptions = field(default_factory=LogOptions)
-    limits: FrameLimits = DEFAULT_LIMITS
 
     @property
     def own_url(self) -> str | None:
@@ -182,7 +181,7 @@ async def open_peer(
             members.change(server.describe().raft.configuration, ())
             url = None if broadcast is None else broadcast.url
             log = ReplicatedLog(server, machine, unix_ms, url, options.log)
-            limits = EndpointOptions(wire=options.limits, accepted_after_ms=_ACCEPTED_AFTER_MS)
+            limits = EndpointOptions(accepted_after_ms=_ACCEPTED_AFTER_MS)
             endpoint = ClientEndpoint(log, options.ident, transport.reply, options=limits)
             broadcaster = None
             if broadcast is not None:
@@ -220,7 +219,6 @@ def _bound(
             clients,
             snapshot=snapshot,
             times=PeerTimes.for_options(core_options(options.election_timeout_ms)),
-            limits=options.limits,
             elsewhere={peer.peer_id: peer.url for peer in options.peers},
         )
         return transport, _BroadcastSocket.bound(context, options)
@@ -293,12 +291,12 @@ def _server_parts(
 def _checked(options: PeerOptions) -> str:
     """Return the address to listen on; raises `PeerError` for invalid options."""
     try:
-        check_peer_id(options.peer_id, options.limits)
-        check_peers(options.peers, options.limits)
+        check_peer_id(options.peer_id, DEFAULT_LIMITS)
+        check_peers(options.peers, DEFAULT_LIMITS)
     except PeersError as error:
         raise PeerError(f"these peers cannot be a cluster: {error}") from error
-    if len(options.ident) > options.limits.max_ident_bytes:
-        raise PeerError(f"the ident has {len(options.ident)} bytes; at most {options.limits.max_ident_bytes} are sent")
+    if len(options.ident) > (most := DEFAULT_LIMITS.max_ident_bytes):
+        raise PeerError(f"the ident has {len(options.ident)} bytes; at most {most} are sent")
     shortest_ms, longest_ms = options.election_timeout_ms
     if not _SHORTEST_ELECTION_MS <= shortest_ms <= longest_ms:
         raise PeerError(

@@ -38,7 +38,6 @@ from consensus.protocols.zmq_raft.wire.frames import (
     DEFAULT_LIMITS,
     MAX_MESSAGE_ID,
     MESSAGE_ID_BYTES,
-    FrameLimits,
     ZmqRaftError,
     read_uint,
 )
@@ -120,7 +119,6 @@ class PeerLink:
         wake_at: Callable[[float], None],
         counters: Counter[PeerEvent],
         times: PeerTimes = DEFAULT_TIMES,
-        limits: FrameLimits = DEFAULT_LIMITS,
     ) -> None:
         self.peer = peer
         self.scope = trio.CancelScope()
@@ -129,7 +127,6 @@ class PeerLink:
         self._wake_at = wake_at
         self._counters = counters
         self._times = times
-        self._limits = limits
         self._last_id: MessageId = 0
         self._last_question = 0
         self._remembered: dict[MessageId, tuple[core.Request, type[PeerRequest]]] = {}
@@ -144,7 +141,7 @@ class PeerLink:
             connect_ms=times.lost_ms,
             unacknowledged_ms=times.lost_ms,
             max_frames=_MOST_FRAMES,
-            max_message_bytes=limits.max_json_bytes,
+            max_message_bytes=DEFAULT_LIMITS.max_json_bytes,
         )
         self._socket = ZmqSocket(context, SocketKind.DEALER, self._receive, options)
         try:
@@ -242,7 +239,7 @@ class PeerLink:
             self._counters[PeerEvent.UNMATCHED_REPLY] += 1
             return
         core_request, request_type = self._remembered[message_id]
-        reply = reply_from_wire(decode_reply(request_type, frames, self._limits), core_request)
+        reply = reply_from_wire(decode_reply(request_type, frames), core_request)
         del self._remembered[message_id]
         self._unanswered_since_s = None
         if self._outstanding is not None and self._outstanding.message_id == message_id:
@@ -254,7 +251,7 @@ class PeerLink:
         if question is None or question.request_id != frames[0]:
             self._counters[PeerEvent.UNMATCHED_REPLY] += 1
             return
-        reply = decode_reply(ConfigRequest, frames, self._limits)
+        reply = decode_reply(ConfigRequest, frames)
         if isinstance(reply, ConfigReply) and reply.peers:
             self._question = None
             question.on_reply(reply.peers)

@@ -33,7 +33,7 @@ from consensus.core.features import Extensions
 from consensus.core.model import ORIGIN, Configuration, Entry, LogId, Server, ServerId, SnapshotDescription, Term
 from consensus.protocols.zmq_raft.counters import PeerEvent, SocketDrop
 from consensus.protocols.zmq_raft.peer.peer_link import DEFAULT_TIMES, PeerLink, PeerTimes
-from consensus.protocols.zmq_raft.sockets import SocketKind, SocketOptions, ZmqContext, ZmqSocket
+from consensus.protocols.zmq_raft.sockets import SocketKind, ZmqContext, ZmqSocket
 from consensus.protocols.zmq_raft.wire.codec import (
     PEER_TYPES,
     REQUEST_VOTE,
@@ -42,7 +42,7 @@ from consensus.protocols.zmq_raft.wire.codec import (
     encode_request,
 )
 from consensus.protocols.zmq_raft.wire.entries import configuration_of, entry_frames
-from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, FrameLimits, ZmqRaftError, read_uint
+from consensus.protocols.zmq_raft.wire.frames import ZmqRaftError, read_uint
 from consensus.protocols.zmq_raft.wire.mapping import peer_id, reply_to_wire, request_from_wire, request_to_wire
 from consensus.protocols.zmq_raft.wire.messages import (
     AppendEntriesRpc,
@@ -111,8 +111,6 @@ class PeerTransport:
         *,
         snapshot: Callable[[], SnapshotDescription | None],
         times: PeerTimes = DEFAULT_TIMES,
-        limits: FrameLimits = DEFAULT_LIMITS,
-        socket_options: SocketOptions | None = None,
         elsewhere: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Listen at `url`; `elsewhere` maps members to their URLs in this server's settings."""
@@ -122,7 +120,6 @@ class PeerTransport:
         self._clients = clients
         self._snapshot = snapshot
         self._times = times
-        self._limits = limits
         self._counters: Counter[PeerEvent] = Counter()
         self._listed: dict[str, str] = {}
         """The URLs of the members by id, as the log has them."""
@@ -135,10 +132,7 @@ class PeerTransport:
         self._timer = trio.CancelScope()
         self._encoded: tuple[tuple[Entry, ...], list[bytes]] = (), []
         """The entries sent last, and their frames. The next follower usually gets the same entries."""
-        options = socket_options or SocketOptions(
-            max_frames=limits.max_frames, max_message_bytes=limits.max_message_bytes
-        )
-        self._router = ZmqSocket(context, SocketKind.ROUTER, self._receive, options)
+        self._router = ZmqSocket(context, SocketKind.ROUTER, self._receive)
         self.bound_url = self._router.bind(url)
 
     @property
@@ -237,15 +231,8 @@ class PeerTransport:
         for name, url in urls.items():
             if name.encode() not in self._members:
                 try:
-                    link = PeerLink(
-                        self._context,
-                        Peer(name, url),
-                        receiver.deliver_reply,
-                        self._wake_at,
-                        self._counters,
-                        self._times,
-                        self._limits,
-                    )
+                    deliver, counters = receiver.deliver_reply, self._counters
+                    link = PeerLink(self._context, Peer(name, url), deliver, self._wake_at, counters, self._times)
                 except OSError:
                     self._counters[PeerEvent.MEMBER_WITH_BAD_ADDRESS] += 1
                     continue
@@ -306,7 +293,7 @@ class PeerTransport:
             if last_request is not None and (last_request.identity, last_request.message_id) == (identity, message_id):
                 self._take_repetition(member, last_request, read_uint(frames[5], "term"))
                 return
-        request = decode_request(frames[1:], self._limits)
+        request = decode_request(frames[1:])
         match request:
             case RequestVoteRpc():
                 self._pass_request(member, identity, None, request)

@@ -46,7 +46,7 @@ from consensus.protocols.zmq_raft.wire import messages as wire
 from consensus.protocols.zmq_raft.wire.entries import peers_of
 from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS
 from consensus.protocols.zmq_raft.wire.peers import PeersError, check_change
-from consensus.protocols.zmq_raft.wire.request_ids import DEFAULT_WINDOW, Freshness, Window, judge
+from consensus.protocols.zmq_raft.wire.request_ids import DEFAULT_WINDOW, Window, is_fresh
 from consensus.server.batching import Proposal
 from consensus.server.errors import ServerStoppedError
 from consensus.server.server import ConsensusServer
@@ -224,9 +224,8 @@ class ReplicatedLog:
         return leader if isinstance(leader, str) else None
 
     def _is_expired(self, request_id: bytes) -> bool:
-        return judge(
-            request_id, self._now_ms(), self._options.window
-        ) is not Freshness.FRESH or self._machine.table.may_be_forgotten(request_id)
+        fresh = is_fresh(request_id, self._now_ms(), self._options.window)
+        return not fresh or self._machine.table.may_be_forgotten(request_id)
 
     def _submit(self, request_id: bytes, update: _Update) -> None:
         if self._is_expired(request_id):

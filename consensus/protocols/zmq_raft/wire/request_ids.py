@@ -14,7 +14,6 @@ of 15 minutes at both ends (`Window`). This module does not read a clock: the se
 """
 
 import struct
-from enum import Enum
 from typing import Final
 
 from msgspec import Struct
@@ -26,14 +25,6 @@ _MACHINE_BYTES: Final = 3
 _LAST_COUNTER: Final = 2**24 - 1
 NO_REQUEST_ID: Final = bytes(REQUEST_ID_BYTES)
 """Id of entries without a client's request."""
-
-
-class Freshness(Enum):
-    """Freshness of a request id, by its time."""
-
-    FRESH = "fresh"
-    EXPIRED = "too old"
-    FUTURE = "too far in the future"
 
 
 class Window(Struct, frozen=True):
@@ -81,12 +72,9 @@ def request_seconds(request_id: bytes) -> int:
     return int(seconds)
 
 
-def judge(request_id: bytes, now_ms: int, window: Window = DEFAULT_WINDOW) -> Freshness:
-    """Return the freshness of an update with this id at `now_ms` since 1970; raises `ZmqRaftError`."""
-    made_ms = request_seconds(request_id) * 1000
-    if made_ms < now_ms - window.past_ms:
-        return Freshness.EXPIRED
-    return Freshness.FUTURE if made_ms > now_ms + window.future_ms else Freshness.FRESH
+def is_fresh(request_id: bytes, now_ms: int, window: Window = DEFAULT_WINDOW) -> bool:
+    """Return True if the leader accepts an update with this id at `now_ms` since 1970; raises `ZmqRaftError`."""
+    return -window.future_ms <= now_ms - request_seconds(request_id) * 1000 <= window.past_ms
 
 
 class RequestIds:
