@@ -23,7 +23,7 @@ from typing import Final
 import trio
 
 from consensus.protocols.kafka.connections.service import Answer, Caller, ServedApi, Service
-from consensus.protocols.kafka.topic.quorum_view import endpoint_type_refusal
+from consensus.protocols.kafka.topic.quorum_view import cluster_response
 from consensus.protocols.kafka.topic.served_topic import MAX_OFFSET, OffsetOutOfRangeError, ServedTopic, TopicState
 from consensus.protocols.kafka.wire import messages_admin as admin
 from consensus.protocols.kafka.wire import messages_clients as clients
@@ -83,17 +83,8 @@ class ConsumerService(Service):
         """Return the brokers, which are the controllers as well: each server is both, on this listener."""
         del caller
         state = self._topic.state()
-        if (refused := endpoint_type_refusal(request, state.cluster_id)) is not None:
-            return refused
-        return admin.DescribeClusterResponse(
-            endpoint_type=request.endpoint_type,
-            cluster_id=state.cluster_id,
-            controller_id=_controller(state),
-            brokers=tuple(
-                admin.DescribeClusterResponseBroker(broker_id=broker.node_id, host=broker.host, port=broker.port)
-                for broker in state.brokers
-            ),
-        )
+        brokers = ((each.node_id, each.host, each.port) for each in state.brokers)
+        return cluster_response(request, state.cluster_id, _controller(state), brokers)
 
     async def list_offsets(self, request: clients.ListOffsetsRequest, caller: Caller) -> clients.ListOffsetsResponse:
         """Return the start, the end, or the offset of a time.

@@ -20,7 +20,8 @@ its previous reply of the same epoch.
 A farm and a KRaft quorum both use this module.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
 from typing import Final, Generic, TypeVar
 from uuid import UUID
 
@@ -167,16 +168,16 @@ def _node(replica: ReplicaView) -> admin.DescribeQuorumResponseNode:
     )
 
 
-def endpoint_type_refusal(
-    request: admin.DescribeClusterRequest, cluster_id: str
-) -> admin.DescribeClusterResponse | None:
-    """Return the refusal of a request for endpoints that are neither brokers (1) nor controllers (2); else None."""
-    if request.endpoint_type in {1, 2}:
-        return None
-    return admin.DescribeClusterResponse(
-        error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-        error_message=f"endpoint type {request.endpoint_type} is neither brokers (1) nor controllers (2)",
-        endpoint_type=request.endpoint_type,
-        cluster_id=cluster_id,
-        brokers=(),
-    )
+def cluster_response(
+    request: admin.DescribeClusterRequest, cluster_id: str, controller_id: int, brokers: Iterable[tuple[int, str, int]]
+) -> admin.DescribeClusterResponse:
+    """Return the servers by id, host and port, or the refusal of a request for an unknown type of endpoints.
+
+    The types are brokers (1) and controllers (2).
+    """
+    answer = partial(admin.DescribeClusterResponse, endpoint_type=request.endpoint_type, cluster_id=cluster_id)
+    if request.endpoint_type not in {1, 2}:
+        text = f"endpoint type {request.endpoint_type} is neither brokers (1) nor controllers (2)"
+        return answer(error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, error_message=text, brokers=())
+    found = [admin.DescribeClusterResponseBroker(broker_id=each, host=host, port=port) for each, host, port in brokers]
+    return answer(controller_id=controller_id, brokers=tuple(found))

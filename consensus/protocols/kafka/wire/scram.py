@@ -50,7 +50,7 @@ class ScramError(KafkaWireError):
     """An invalid message of SCRAM, or an invalid proof; the text is the reason."""
 
 
-class ScramCredential(Struct, frozen=True):
+class ScramCredential(Struct, frozen=True, rename="camel"):
     """Data that a server derives from a user's password, for one mechanism."""
 
     salt: bytes

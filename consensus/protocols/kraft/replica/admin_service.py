@@ -33,7 +33,7 @@ from consensus.protocols.kafka.topic.quorum_view import (
     QuorumView,
     QuorumViewService,
     ReplicaView,
-    endpoint_type_refusal,
+    cluster_response,
 )
 from consensus.protocols.kafka.wire import messages_admin as admin
 from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
@@ -115,21 +115,10 @@ class AdminService:
     async def _describe_cluster(
         self, request: admin.DescribeClusterRequest, _caller: Caller
     ) -> admin.DescribeClusterResponse:
-        if (refused := endpoint_type_refusal(request, self._cluster_id)) is not None:
-            return refused
         voters = [replica(server.server_id) for server in self._server.describe().raft.configuration.voters]
-        found = [(key.id, self._names.endpoint(key)) for key in voters]
+        found = ((key.id, *where) for key in voters if (where := self._names.endpoint(key)) is not None)
         leader = self._server.role.leader
-        return admin.DescribeClusterResponse(
-            endpoint_type=request.endpoint_type,
-            cluster_id=self._cluster_id,
-            controller_id=-1 if leader is None else replica(leader).id,
-            brokers=tuple(
-                admin.DescribeClusterResponseBroker(broker_id=node_id, host=where[0], port=where[1])
-                for node_id, where in found
-                if where is not None
-            ),
-        )
+        return cluster_response(request, self._cluster_id, -1 if leader is None else replica(leader).id, found)
 
     def _quorum(self) -> QuorumView:
         raft, role = self._server.describe().raft, self._server.role
