@@ -158,11 +158,6 @@ class ZmqSocket:
             raise _os_error(f"cannot connect to {url}", error) from error
         self._wake()
 
-    def disconnect(self, url: str) -> None:
-        """Undo `connect` of the same URL, and drop its queued messages."""
-        self._socket.disconnect(url)
-        self._wake()
-
     def subscribe(self, prefix: bytes) -> None:
         """Receive messages that begin with `prefix` (SUB only)."""
         self._socket.set(zmq.SUBSCRIBE, prefix)

@@ -23,6 +23,7 @@ from typing import Final
 
 import trio
 from msgspec import Struct, field
+from msgspec.structs import astuple
 
 from consensus.core.model import Entry, EntryKind, Index, LogId
 from consensus.protocols.kafka.wire.limits import KafkaWireError
@@ -263,8 +264,4 @@ class QuorumLog:
 def _written_row(row: _Row) -> tuple[object, ...]:
     """Return the form in a snapshot; a row without an owner has the form of earlier versions."""
     number, epoch, seen_ms, owner, batches = row
-    return (number, epoch, seen_ms, [*map(_fields, batches)], *([owner] if owner else []))
-
-
-def _fields(batch: WrittenBatch) -> tuple[int, int, int]:
-    return batch.first_sequence, batch.last_sequence, batch.base_offset
+    return (number, epoch, seen_ms, [*map(astuple, batches)], *([owner] if owner else []))

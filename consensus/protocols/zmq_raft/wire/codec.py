@@ -68,7 +68,7 @@ _TRUE, _FALSE = bool_frame(value=True), bool_frame(value=False)
 _NO_COUNT: Final = b""
 
 
-def encode_request(  # noqa: C901, PLR0911, PLR0912 - one case per request
+def encode_request(  # noqa: C901 - one case per request
     request: wire.Request,
 ) -> list[bytes]:
     """Return the frames of a request, without an identity; raises `ZmqRaftError` for an invalid request."""
@@ -92,12 +92,8 @@ def encode_request(  # noqa: C901, PLR0911, PLR0912 - one case per request
             if isinstance(peers, wire.MalformedPeers):
                 raise ZmqRaftError(f"impossible peers are not sent: {peers.message}")
             return [_full_id(request_id), CONFIG_UPDATE, ident, json_frame(peer_values(peers))]
-        case wire.ConfigRequest(request_id, ident):
-            return [_checked_id(request_id), REQUEST_CONFIG, ident]
-        case wire.LogInfoRequest(request_id, ident):
-            return [_checked_id(request_id), REQUEST_LOG_INFO, ident]
-        case wire.UrlRequest(request_id, ident):
-            return [_checked_id(request_id), REQUEST_URL, ident]
+        case wire.ConfigRequest() | wire.LogInfoRequest() | wire.UrlRequest():
+            return [_checked_id(request.request_id), _QUERY_CODES[type(request)], request.ident]
         case wire.CustomRequest(
             request_id=request_id, message_type=message_type, ident=ident, frames=frames_of_its_own
         ):
@@ -324,28 +320,26 @@ def _decode_entries_request(frames: Sequence[bytes], _limits: FrameLimits) -> wi
     )
 
 
-def _decode_config_request(frames: Sequence[bytes], _limits: FrameLimits) -> wire.ConfigRequest:
-    return wire.ConfigRequest(_checked_id(frames[0]), frames[2])
+def _decode_query(frames: Sequence[bytes], _limits: FrameLimits) -> wire.Request:
+    return _QUERIES[frames[1]](_checked_id(frames[0]), frames[2])
 
 
-def _decode_log_info_request(frames: Sequence[bytes], _limits: FrameLimits) -> wire.LogInfoRequest:
-    return wire.LogInfoRequest(_checked_id(frames[0]), frames[2])
-
-
-def _decode_url_request(frames: Sequence[bytes], _limits: FrameLimits) -> wire.UrlRequest:
-    return wire.UrlRequest(_checked_id(frames[0]), frames[2])
+_QUERIES: Final[dict[bytes, type[wire.ConfigRequest | wire.LogInfoRequest | wire.UrlRequest]]] = {
+    REQUEST_CONFIG: wire.ConfigRequest,
+    REQUEST_LOG_INFO: wire.LogInfoRequest,
+    REQUEST_URL: wire.UrlRequest,
+}
+_QUERY_CODES: Final = {query: code for code, query in _QUERIES.items()}
 
 
 _REQUESTS: Final[dict[bytes, Callable[[Sequence[bytes], FrameLimits], wire.Request]]] = {
     REQUEST_VOTE: _decode_vote,
     APPEND_ENTRIES: _decode_append,
     INSTALL_SNAPSHOT: _decode_install,
-    REQUEST_CONFIG: _decode_config_request,
     REQUEST_UPDATE: _decode_update,
     CONFIG_UPDATE: _decode_change,
     REQUEST_ENTRIES: _decode_entries_request,
-    REQUEST_LOG_INFO: _decode_log_info_request,
-    REQUEST_URL: _decode_url_request,
+    **dict.fromkeys(_QUERIES, _decode_query),
 }
 
 
