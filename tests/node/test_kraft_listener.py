@@ -189,7 +189,8 @@ async def test_client_receives_versions_features_and_ordered_replies() -> None:
     async with listening() as (listener, service), open_connection(LOOPBACK, listener.port) as connection:
         assert connection.versions[ApiKey.METADATA] == (0, 12)
         assert connection.features == {"kraft.version": (0, 1)}
-        assert connection.finalized == {"kraft.version": 1}
+        (finalized,) = (await connection.ask(clients.ApiVersionsRequest())).finalized_features
+        assert (finalized.name, finalized.max_version_level) == ("kraft.version", 1)
         answers: list[str] = []
 
         def note(number: int, answer: Any) -> None:

@@ -100,8 +100,6 @@ class KafkaConnection:
         """The server's versions, by API."""
         self.features: Mapping[str, tuple[int, int]] = {}
         """Levels that the server supports, by feature."""
-        self.finalized: Mapping[str, int] = {}
-        """Levels in force in the cluster, by feature."""
         self.ended: str | None = None
         """Reason for the end of the connection, once it has ended."""
         self._frames = frames
@@ -127,7 +125,6 @@ class KafkaConnection:
         on_reply: OnReply,
         *,
         wait_ms: int = 0,
-        version: int | None = None,
         arriving: Arriving = not_reported,
     ) -> None:
         """Send a request immediately. The request permits the server to wait for `wait_ms`.
@@ -140,12 +137,7 @@ class KafkaConnection:
             raise KafkaConnectionError(f"the connection to {self.peer} is over: {self.ended}")
         if len(self._waiting) >= self._options.max_waiting:
             raise KafkaConnectionError(f"{len(self._waiting)} requests to {self.peer} wait for an answer already")
-        api_key = api_key_of(message)
-        chosen = self.version_of(api_key) if version is None else version
-        if chosen is None:
-            raise KafkaConnectionError(f"{self.peer} and this program do not share a version of {api_key.name}")
-        correlation_id = self._next_id()
-        frame = encode_request(api_key, chosen, correlation_id, self._options.client_id, message)
+        api_key, chosen, correlation_id, frame = self._encoded(message)
         timeout_s = (self._options.request_timeout_ms + wait_ms) / 1000 + time_for(len(frame))
         deadline_s = trio.current_time() + timeout_s
         self._waiting.append(_SentRequest(correlation_id, api_key, chosen, deadline_s, on_reply, arriving))
@@ -159,10 +151,10 @@ class KafkaConnection:
             self.ended = str(error) or "the connection broke"
             self._scope.cancel()
 
-    async def ask(self, message: Any, *, wait_ms: int = 0, version: int | None = None) -> Any:
+    async def ask(self, message: Any, *, wait_ms: int = 0) -> Any:
         """Return the response to a request. Raises as `start` does, and `KafkaConnectionError` without a response."""
         result: CallbackResult[Any] = CallbackResult()
-        self.start(message, result.give, wait_ms=wait_ms, version=version)
+        self.start(message, result.give, wait_ms=wait_ms)
         response = await result.wait()
         if response is None:
             raise KafkaConnectionError(f"{self.peer} did not answer {type(message).__name__}: {self.ended}")
@@ -207,12 +199,8 @@ class KafkaConnection:
 
     async def exchange(self, message: Any, version: int | None = None) -> Any:
         """Send a request and return its response, before `run` runs. Raises as `ask` does."""
-        api_key = api_key_of(message)
-        chosen = self.version_of(api_key) if version is None else version
-        if chosen is None:
-            raise KafkaConnectionError(f"{self.peer} does not answer {api_key.name}")
-        correlation_id = self._next_id()
-        await self._frames.send(encode_request(api_key, chosen, correlation_id, self._options.client_id, message))
+        api_key, chosen, correlation_id, frame = self._encoded(message, version)
+        await self._frames.send(frame)
         frame = await self._frames.receive()
         if api_key is ApiKey.API_VERSIONS and len(frame) >= _ERROR_OF_API_VERSIONS.size:
             _, error_code = _ERROR_OF_API_VERSIONS.unpack_from(frame)
@@ -221,6 +209,15 @@ class KafkaConnection:
         if answered_id != correlation_id:
             raise KafkaWireError(f"response {answered_id} to request {correlation_id}")
         return response
+
+    def _encoded(self, message: Any, version: int | None = None) -> tuple[ApiKey, int, int, bytes]:
+        """Return the API of a request, its version, its new id and its frame."""
+        api_key = api_key_of(message)
+        chosen = self.version_of(api_key) if version is None else version
+        if chosen is None:
+            raise KafkaConnectionError(f"{self.peer} and this program do not share a version of {api_key.name}")
+        self._correlation_id = number = (self._correlation_id + 1) % _CORRELATION_MODULUS
+        return api_key, chosen, number, encode_request(api_key, chosen, number, self._options.client_id, message)
 
     async def _receive(self) -> None:
         try:
@@ -258,10 +255,6 @@ class KafkaConnection:
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 self.close(str(error) or "the connection broke")
                 return
-
-    def _next_id(self) -> int:
-        self._correlation_id = (self._correlation_id + 1) % _CORRELATION_MODULUS
-        return self._correlation_id
 
 
 async def connect(host: str, port: int, options: DialOptions | None = None) -> KafkaConnection:
@@ -354,7 +347,6 @@ async def _negotiate(connection: KafkaConnection) -> None:
         raise KafkaConnectionError(f"{connection.peer} refuses ApiVersions: {error_name(response.error_code)}")
     connection.versions = offered
     connection.features = {one.name: (one.min_version, one.max_version) for one in response.supported_features}
-    connection.finalized = {one.name: one.max_version_level for one in response.finalized_features}
 
 
 async def _log_in(connection: KafkaConnection, login: Login) -> None:
