@@ -34,7 +34,6 @@ from consensus.protocols.kafka.wire.codec import (
     encode_request,
     encode_response,
 )
-from consensus.protocols.kafka.wire.compression import compress
 from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits
 from consensus.protocols.kafka.wire.record_batches import read_batches
 from consensus.protocols.kafka.wire.records import Compression, Record, RecordBatch
@@ -59,7 +58,7 @@ from consensus.protocols.kraft.wire.mapping import RefusedRequest, named_endpoin
 from tests.node.kraft_replicas import KnownReplicas
 from tests.simulation.fuzzing import FuzzError, Subject, mutated, within_memory
 from tests.wire.kraft_messages import ALL, any_message
-from tests.wire.record_batches import decode_batch, encode_batch
+from tests.wire.record_batches import compress, decode_batch, encode_batch
 
 LIMITS: Final = Limits(
     max_request_bytes=64 * 1024,

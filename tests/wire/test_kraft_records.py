@@ -17,11 +17,11 @@ from kio.records.readers import read_batch
 from kio.records.writers import write_new_batch
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
-from consensus.protocols.kafka.wire.compression import compress, decompress
+from consensus.protocols.kafka.wire.compression import decompress
 from consensus.protocols.kafka.wire.limits import KafkaWireError, Limits
 from consensus.protocols.kafka.wire.record_batches import read_batches
 from consensus.protocols.kafka.wire.records import Compression, Record, RecordBatch
-from tests.wire.record_batches import decode_batch, encode_batch
+from tests.wire.record_batches import compress, decode_batch, encode_batch
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python raises it while it loads its schemas

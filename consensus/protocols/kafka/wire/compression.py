@@ -1,8 +1,8 @@
-"""The four compressions of Kafka's record batches, with a bound on the decompressed size.
+"""The four compressions of Kafka's record batches, only read, with a bound on the decompressed size.
 
     gzip      one or more members (RFC 1952)
     snappy    xerial's framing: magic of 8 bytes │ version 4 │ compatible 4 │ (length 4 │ raw block) …
-              or one raw block   (from librdkafka and others); here only the framing is written, as in Java
+              or one raw block   (from librdkafka and others)
     lz4       one or more frames
     zstd      one or more frames
 
@@ -23,8 +23,7 @@ from consensus.protocols.kafka.wire.limits import KafkaWireError
 from consensus.protocols.kafka.wire.records import Compression
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
-_XERIAL_HEAD: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
-_BLOCK_BYTES: Final = 32 * 1024
+_XERIAL_HEAD_BYTES: Final = 16
 _LENGTH: Final = struct.Struct(">I")
 _GZIP_WINDOW: Final = 31
 _MAX_MEMBERS: Final = 64
@@ -36,26 +35,8 @@ _MAX_SNAPPY_GROWTH: Final = 22
 """Maximum growth of a byte of snappy: three bytes copy at most 64."""
 
 
-def compress(data: bytes, compression: Compression) -> bytes:
-    """Return the bytes of a batch's records in compressed form."""
-    match compression:
-        case Compression.NONE:
-            return data
-        case Compression.GZIP:
-            writer = zlib.compressobj(wbits=_GZIP_WINDOW)
-            return writer.compress(data) + writer.flush()
-        case Compression.SNAPPY:
-            return _XERIAL_HEAD + b"".join(_snappy_blocks(data))
-        case Compression.LZ4:
-            return bytes(_cramjam().lz4.compress(data))
-        case Compression.ZSTD:
-            return bytes(_cramjam().zstd.compress(data))
-        case _:
-            assert_never(compression)
-
-
 def decompress(data: bytes, compression: Compression, max_bytes: int) -> bytes:
-    """Reverse `compress`; raises `KafkaWireError`, also if the result would be longer than `max_bytes`."""
+    """Return the records of a batch; raises `KafkaWireError`, also if they would be longer than `max_bytes`."""
     match compression:
         case Compression.NONE:
             return data
@@ -75,15 +56,6 @@ def _cramjam() -> Any:
     import cramjam  # noqa: PLC0415 - most logs are not compressed
 
     return cramjam
-
-
-def _snappy_blocks(data: bytes) -> list[bytes]:
-    parts: list[bytes] = []
-    raw = _cramjam().snappy.compress_raw
-    for at in range(0, len(data), _BLOCK_BYTES):
-        block = bytes(raw(data[at : at + _BLOCK_BYTES]))
-        parts += (_LENGTH.pack(len(block)), block)
-    return parts
 
 
 def _gunzip(data: bytes, max_bytes: int) -> bytes:
@@ -111,7 +83,7 @@ def _unsnappy(data: bytes, max_bytes: int) -> bytes:
     if not data.startswith(_XERIAL_MAGIC):
         return _unsnappy_block(data, max_bytes)
     parts: list[bytes] = []
-    at, left = len(_XERIAL_HEAD), max_bytes
+    at, left = _XERIAL_HEAD_BYTES, max_bytes
     max_blocks = _FREE_BLOCKS + max_bytes // _MIN_BLOCK_BYTES
     if len(data) < at:
         raise KafkaWireError("the snappy data of a batch end within their head")

@@ -20,7 +20,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from consensus.protocols.kafka.wire.compression import compress, decompress
+from consensus.protocols.kafka.wire.compression import decompress
 from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits
 from consensus.protocols.kafka.wire.records import Compression, Record, RecordBatch
 from consensus.storage.checksum import crc32c
@@ -274,8 +274,6 @@ def encode_tails(
     *,
     is_control: bool = False,
     is_transactional: bool = False,
-    log_append_time: bool = False,
-    compression: Compression = Compression.NONE,
     producer: tuple[int, int, int] = (-1, -1, -1),
 ) -> bytes:
     """Return one batch of these timestamps in ms and tails; raises `KafkaWireError` for unsupported values."""
@@ -287,17 +285,11 @@ def encode_tails(
     for index, (timestamp, tail) in enumerate(tails):
         deltas = b"\x00" + varint(timestamp - first) + varint(index)
         parts += (varint(len(deltas) + len(tail)), deltas, tail)
-    attributes = (
-        compression
-        | (_LOG_APPEND_TIME if log_append_time else 0)
-        | (_TRANSACTIONAL if is_transactional else 0)
-        | (_CONTROL if is_control else 0)
-    )
+    attributes = (_TRANSACTIONAL if is_transactional else 0) | (_CONTROL if is_control else 0)
     highest = max(tails)[0]
-    body = compress(b"".join(parts), compression)
     count = len(tails)
     try:
-        checked = _CHECKED.pack(attributes, count - 1, first, highest, *producer, count) + body
+        checked = _CHECKED.pack(attributes, count - 1, first, highest, *producer, count) + b"".join(parts)
         length = len(checked) + _CHECKED_FROM - LENGTH_AND_BEFORE
         return _BEFORE.pack(base_offset, length, leader_epoch, _MAGIC, crc32c(checked)) + checked
     except struct.error as error:
