@@ -268,12 +268,6 @@ def with_timing(settings: str, table: str, timing: Timing, more: str = "") -> st
     return _replaced(settings, rf'(?s)(\[{table}\].*?)timing = "[a-z]+"', rf'\1timing = "{timing.value}"{more}')
 
 
-def with_tables(*tables: str) -> Callable[[str], str]:
-    """Return a change that appends one table to the settings of each of the first servers."""
-    left = iter(tables)
-    return lambda settings: settings + next(left, "")
-
-
 def _replaced(settings: str, pattern: str, into: str) -> str:
     settings, count = re.subn(pattern, into, settings)
     if count != 1:
