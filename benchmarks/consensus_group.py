@@ -27,9 +27,9 @@ PASSWORD = "of this benchmark only"  # noqa: S105 - it does not protect anything
 class ConsensusGroup:
     """The group, created by `running_consensus_group`."""
 
-    def __init__(self, directory: Path, *, whole_log: bool, instrument: str) -> None:
+    def __init__(self, directory: Path, instrument: str) -> None:
         self.directory = directory
-        self._options = {"whole_log": whole_log, "instrument": instrument}
+        self._instrument = instrument
         self.servers: dict[int, Child] = {}
         self._announced: dict[int, dict[str, Any]] = {}
 
@@ -89,7 +89,8 @@ class ConsensusGroup:
             "directory": str(directory),
             "password": PASSWORD,
             "port": announced.get("port", 0),
-        } | self._options
+            "instrument": self._instrument,
+        }
         log = self.directory / f"{number}.log"
         child = await Child.start_module(f"server {number}", "benchmarks.consensus_node", specification, log)
         self.servers[number] = child
@@ -102,12 +103,10 @@ class ConsensusGroup:
 
 
 @asynccontextmanager
-async def running_consensus_group(
-    directory: Path, *, whole_log: bool = False, instrument: str = ""
-) -> AsyncIterator[ConsensusGroup]:
-    """Start a group in a new directory; its processes end with the block. Options: see `Specification`."""
+async def running_consensus_group(directory: Path, *, instrument: str = "") -> AsyncIterator[ConsensusGroup]:
+    """Start a group in a new directory; its processes end with the block. `instrument`: see `Specification`."""
     await trio.Path(directory).mkdir(mode=0o700, parents=True)
-    group = ConsensusGroup(directory, whole_log=whole_log, instrument=instrument)
+    group = ConsensusGroup(directory, instrument)
     try:
         await group.start_all()
         await group.settle()

@@ -3,9 +3,9 @@
     python -m benchmarks.consensus_node SPECIFICATION      (JSON: the fields of `Specification`)
 
 A farm's node also gossips, reports and publishes; this process only replicates, so its cost is the cost of consensus.
-It prints one line with its port, its certificate's fingerprint and the time to open the storage. It reads one line with
-its peers and prints "ready". For each further line that it reads, it prints its status. It ends when its standard input
-closes, so it cannot outlive the benchmark.
+It prints one line with its port and its certificate's fingerprint. It reads one line with its peers and prints "ready".
+For each further line that it reads, it prints its status. It ends when its standard input closes, so it cannot outlive
+the benchmark.
 """
 
 import dataclasses
@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
@@ -42,7 +41,6 @@ from consensus import (
     Role,
     Server,
     ServerId,
-    ServerOptions,
     ServerParts,
     integer_id,
     lan,
@@ -66,12 +64,10 @@ from consensus.protocols.garlic_farm import (
     PeerLinks,
     call_server,
 )
-from consensus.storage import Recovery
 
 CLUSTER = "benchmark"
 USER = "benchmark"
 LISTENS = "127.0.0.1"
-NEVER_BYTES = 2**62
 INSTRUMENTS: dict[str, Callable[[], HopMarks | TimeSplit | None]] = {
     "": lambda: None,
     "hops": HopMarks,
@@ -88,8 +84,6 @@ class Specification:
     directory: str
     password: str
     port: int = 0
-    whole_log: bool = False
-    """True if snapshots never shorten the log."""
     instrument: str = ""
     """The measurement: `hops` for the time of each hop of an entry, `split` for processor time by kind of work."""
     hosted: int = 1
@@ -107,12 +101,6 @@ class Announcement:
     server_id: int
     port: int
     fingerprint: str
-    opened_s: float = 0.0
-    """Seconds to open the storage: every record of the log read, every checksum compared."""
-    opened_processor_s: float = 0.0
-    """Processor time to open the storage, seconds."""
-    entries: int = 0
-    """Number of entries in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +163,6 @@ class _Node:
         self.certificate = load_or_create_certificate(path)
         self.peers: dict[ServerId, PeerAddress] = {}
         self.metrics = Metrics()
-        self.recoveries: list[Recovery] = []
         identity = Identity(CLUSTER, server_id)
         credentials = Credentials(USER, specification.password)
         numbers = range(1, specification.servers + 1)
@@ -205,30 +192,17 @@ class _Node:
                 election_timeout_min_ms=specification.election_timeout_ms,
                 election_timeout_max_ms=2 * specification.election_timeout_ms,
             ),
-            server_options=ServerOptions(snapshot_log_bytes=NEVER_BYTES)
-            if specification.whole_log
-            else ServerOptions(),
             node_id=server_id.to_bytes(8, "big"),
             generation=_generation(path),
             observe=_observe,
-            recovered=self.recoveries.append,
         )
 
     async def open(self, stack: AsyncExitStack, nursery: trio.Nursery) -> Announcement:
-        began_s, processor_began_s = time.perf_counter(), time.process_time()
         self._server = await stack.enter_async_context(prepare_server(self.parts))
-        opened_s, opened_processor_s = time.perf_counter() - began_s, time.process_time() - processor_began_s
         gateway = Gateway(self._server, self.specification.server_id)
         listener = GarlicFarmServer(self.authenticator, gateway, self.metrics)
         port = await nursery.start(listener.listen, LISTENS, self.specification.port, self.certificate)
-        return Announcement(
-            self.specification.server_id,
-            port,
-            self.certificate.fingerprint.hex(),
-            opened_s,
-            opened_processor_s,
-            self.recoveries[0].report.entries,
-        )
+        return Announcement(self.specification.server_id, port, self.certificate.fingerprint.hex())
 
     async def run(self, announced: list[Announcement], nursery: trio.Nursery) -> ConsensusServer:
         """Start the server; `announced` are all servers."""

@@ -1,6 +1,6 @@
-"""Groups of gossip on real sockets: idle, at their start, and when members die or stop.
+"""Groups of gossip on real sockets: at their start, and when members die or stop.
 
-    idle ─▶ 50 nodes in one process ─▶ 12 processes, SIGKILL, with serf ─▶ 3 stopped
+    50 nodes in one process ─▶ 12 processes, SIGKILL, with serf ─▶ 3 stopped
 
 Processes are killed, stopped and restarted by the handles that started them. All sockets are bound to loopback. The
 parts with `-busy` repeat another part with ten busy processes on the same machine.
@@ -33,7 +33,6 @@ SIZE = 12
 STOPPED = 3
 STOPPED_S = 3.0
 WATCHED_S = 5.0
-IDLE_S = 10.0
 SUSPECT_GOAL_S = 3.0
 
 BUSY_PROGRAM = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
@@ -49,28 +48,6 @@ async def beside_busy(part: Callable[[], Awaitable[list[Figure]]]) -> list[Figur
         figures = await part()
         nursery.cancel_scope.cancel()
     return [replace(each, group=f"{each.group}, {BUSY_PROCESSES} busy processes") for each in figures]
-
-
-async def idle(_: Job) -> list[Figure]:
-    """Measure the cost of idle members."""
-    figures = []
-    for timing in ("lan", "loopback"):
-        async with processes() as group:
-            await group.start_many(SIZE, ("--timing", timing))
-            await group.converge()
-            await trio.sleep(2.0)
-            before = [member.child.processor_seconds() for member in group.members]
-            began = time.monotonic()
-            await trio.sleep(IDLE_S)
-            passed = time.monotonic() - began
-            shares = tuple(
-                100 * (member.child.processor_seconds() - used) / passed
-                for member, used in zip(group.members, before, strict=True)
-            )
-        figures.append(
-            Figure(f"gossip, {SIZE} idle processes", f'timing "{timing}"', "%", shares, "of one core, each process")
-        )
-    return figures
 
 
 async def one_process(_: Job) -> list[Figure]:

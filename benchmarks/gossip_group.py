@@ -63,7 +63,6 @@ class Member(Observer):
     child: Child
     name: str = ""
     address: str = ""
-    summary: dict[str, object] = field(default_factory=dict)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to this very process."""
@@ -89,12 +88,12 @@ class Group:
         await self.until("the node is ready", lambda: bool(member.address))
         return member
 
-    async def start_many(self, count: int, options: Iterable[str] = ()) -> None:
+    async def start_many(self, count: int) -> None:
         """Start a first process, then the others, which join through it at the same time."""
-        first = await self.start(options=options)
+        first = await self.start()
         async with trio.open_nursery() as nursery:
             for _ in range(count - 1):
-                nursery.start_soon(lambda: self.start(first, options=options))
+                nursery.start_soon(self.start, first)
 
     async def start_serfs(self, count: int, program: str) -> None:
         """Start further serf agents with serf's timing for a LAN; the group's first agent is the seed of all others."""
@@ -145,14 +144,6 @@ class Group:
             member.status.get(other.name) == "alive" for member in running for other in running if other is not member
         )
 
-    async def summaries(self) -> list[dict[str, object]]:
-        """Return a summary of each process."""
-        for member in self.members:
-            member.summary = {}
-            await member.child.send_line("")
-        await self.until("every process answers", lambda: all(member.summary for member in self.members))
-        return [member.summary for member in self.members]
-
     async def kill(self, member: Member) -> float:
         """Kill a process; return the time."""
         killed_at = time.monotonic()
@@ -186,10 +177,8 @@ def _record_own(member: Member, line: str) -> None:
     report = json.loads(line)
     if "address" in report:
         member.address, member.name = report["address"], report["node"]
-    elif "status" in report:
-        member.saw(Change(report["at"], report["node"], report["status"]))
     else:
-        member.summary = report
+        member.saw(Change(report["at"], report["node"], report["status"]))
 
 
 def record_serf(observer: Observer, line: str) -> None:

@@ -1,4 +1,4 @@
-"""Datagrams per second of a gossip node, compared with a bare trio UDP echo; and the memory with ten thousand members.
+"""Datagrams per second of a gossip node, compared with a bare trio UDP echo.
 
     30 peers in this process ══ datagrams over loopback ══▶ one node (or the echo) in another process
 
@@ -24,7 +24,6 @@ from benchmarks.gossip_load import (
     PEERS,
     Asker,
     echo_askers,
-    introduce,
     invented_infos,
     peers_of,
     run_askers,
@@ -35,13 +34,11 @@ from gossip import Keyring
 
 QUESTIONS = 30_000
 NEWS = 3
-DIRECTORY = 10_000
 PATIENCE_S = 1.0
 """Seconds without a reply that end a run; a busy machine may delay a process for half of that."""
 PING_BYTES = 85
 """The size of a sealed ping without infos, and of the datagrams for the echo."""
 
-MIB = 1024 * 1024
 GROUP = "gossip, datagrams over loopback: a ping and its reply"
 
 
@@ -125,24 +122,3 @@ async def _timed(server: Child, askers: Sequence[Asker], in_flight: int) -> Spee
     if not answers:
         raise BenchmarkError(f"no answer within {PATIENCE_S} s: the machine is too busy to be measured, try again")
     return Speed(answers / seconds, (server.processor_seconds() - before_s) / answers * 1e6)
-
-
-async def memory(_: Job) -> list[Figure]:
-    """Measure a node alone, with 30 peers, and with 30 peers and a directory of ten thousand members."""
-    async with processes() as group:
-        server = await group.start(options=("--quiet", "--directory-limit", str(2 * DIRECTORY)))
-        resident = [server.child.resident_bytes() / MIB]
-        with peers_of(server.address, Keyring.of(BENCHMARK_KEY)) as peers:
-            node = [peer.join() for peer in peers][-1]
-            resident.append(server.child.resident_bytes() / MIB)
-            infos = await trio.to_thread.run_sync(invented_infos, DIRECTORY)
-            await trio.to_thread.run_sync(introduce, peers, node, infos)
-            (summary,) = await group.summaries()
-            resident.append(server.child.resident_bytes() / MIB)
-    known = f"{summary['members']} members known, {summary['peers']} of them peers"
-    group_name = "gossip, memory of a node in a separate process"
-    return [
-        Figure(group_name, "alone", "MiB", tuple(resident[:1])),
-        Figure(group_name, f"{PEERS} peers", "MiB", tuple(resident[1:2])),
-        Figure(group_name, f"{PEERS} peers and a directory of {DIRECTORY:,}", "MiB", tuple(resident[2:]), known),
-    ]

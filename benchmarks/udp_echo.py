@@ -4,7 +4,6 @@ The difference to a gossip node is the node's work on a datagram, without receiv
 """
 
 import json
-import os
 import sys
 
 import trio
@@ -17,13 +16,10 @@ async def echo() -> None:
     with trio.socket.socket(type=trio.socket.SOCK_DGRAM) as server:
         await server.bind(("127.0.0.1", 0))
         host, port = server.getsockname()
-        sys.stdout.write(json.dumps({"address": f"{host}:{port}", "node": "echo"}) + "\n")
-        sys.stdout.flush()
+        print(json.dumps({"address": f"{host}:{port}", "node": "echo"}), flush=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_serve, server)
-            async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stop_requests:
-                async for _ in stop_requests:
-                    pass
+            await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
             nursery.cancel_scope.cancel()
 
 
