@@ -1,11 +1,11 @@
-"""Three servers of the bare consensus group in a directory: started, queried, killed and started again.
+"""The servers of the bare consensus group in a directory: started, queried, killed and started again.
 
 At the first start, the kernel chooses their ports on loopback. After a restart they have the same ports and
 certificates, so the other servers and the clients can connect.
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from benchmarks.consensus_node import CLUSTER, LISTENS, USER
 from benchmarks.load import Load
 
 SERVERS = 3
-SETTLE_TIMEOUT_S = 60.0
+SETTLE_TIMEOUT_S = 120.0
 POLL_S = 0.05
 PASSWORD = "of this benchmark only"  # noqa: S105 - it does not protect anything
 
@@ -27,24 +27,24 @@ PASSWORD = "of this benchmark only"  # noqa: S105 - it does not protect anything
 class ConsensusGroup:
     """The group, created by `running_consensus_group`."""
 
-    def __init__(self, directory: Path, instrument: str) -> None:
+    def __init__(self, directory: Path, processes: Mapping[int, Mapping[str, Any]]) -> None:
         self.directory = directory
-        self._instrument = instrument
+        self._processes = processes
         self.servers: dict[int, Child] = {}
-        self._announced: dict[int, dict[str, Any]] = {}
+        """The processes, by the id of their first server."""
+        self._announced: dict[int, list[dict[str, Any]]] = {}
 
     async def start_all(self) -> None:
         """Start all servers, and send each the addresses of all."""
-        for number in range(1, SERVERS + 1):
+        for number in self._processes:
             await self._start(number)
         for number in self.servers:
             await self._introduce(number)
 
-    async def start(self, number: int) -> dict[str, Any]:
-        """Start a stopped server; return its announcement."""
+    async def start(self, number: int) -> None:
+        """Start a stopped server."""
         await self._start(number)
         await self._introduce(number)
-        return self._announced[number]
 
     async def clients(self, load: Load | None, count: int) -> list[Child]:
         """Start client processes with a load, or with steady writes."""
@@ -74,39 +74,47 @@ class ConsensusGroup:
             USER,
             PASSWORD,
             tuple(
-                ServerTarget(number, LISTENS, announced["port"], announced["fingerprint"])
-                for number, announced in sorted(self._announced.items())
+                ServerTarget(each["server_id"], LISTENS, each["port"], each["fingerprint"])
+                for each in self._all_announced()
             ),
         )
 
     async def _start(self, number: int) -> None:
         directory = self.directory / str(number)
         directory.mkdir(mode=0o700, exist_ok=True)
-        announced = self._announced.get(number, {})
         specification = {
             "server_id": number,
-            "servers": SERVERS,
             "directory": str(directory),
             "password": PASSWORD,
-            "port": announced.get("port", 0),
-            "instrument": self._instrument,
-        }
+            "port": self._announced[number][0]["port"] if number in self._announced else 0,
+        } | self._processes[number]
         log = self.directory / f"{number}.log"
         child = await Child.start_module(f"server {number}", "benchmarks.consensus_node", specification, log)
         self.servers[number] = child
-        self._announced[number] = await child.receive_document()
+        hosted = self._processes[number].get("hosted", 1)
+        self._announced[number] = [await child.receive_document(SETTLE_TIMEOUT_S) for _ in range(hosted)]
 
     async def _introduce(self, number: int) -> None:
         child = self.servers[number]
-        await child.send_line(json.dumps([announced for _, announced in sorted(self._announced.items())]))
-        await child.wait_ready()
+        await child.send_line(json.dumps(self._all_announced()))
+        await child.wait_ready(SETTLE_TIMEOUT_S)
+
+    def _all_announced(self) -> list[dict[str, Any]]:
+        return [each for _, announced in sorted(self._announced.items()) for each in announced]
 
 
 @asynccontextmanager
-async def running_consensus_group(directory: Path, *, instrument: str = "") -> AsyncIterator[ConsensusGroup]:
-    """Start a group in a new directory; its processes end with the block. `instrument`: see `Specification`."""
+async def running_consensus_group(
+    directory: Path, processes: Mapping[int, Mapping[str, Any]] | None = None, *, instrument: str = ""
+) -> AsyncIterator[ConsensusGroup]:
+    """Start a group in a new directory; its processes end with the block.
+
+    `processes`: fields of the `Specification` of each process, by the id of its first server. Without them, three
+    processes have a server each, with this `instrument`.
+    """
     await trio.Path(directory).mkdir(mode=0o700, parents=True)
-    group = ConsensusGroup(directory, instrument)
+    three = {number: {"servers": SERVERS, "instrument": instrument} for number in range(1, SERVERS + 1)}
+    group = ConsensusGroup(directory, processes or three)
     try:
         await group.start_all()
         await group.settle()
