@@ -17,6 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import psutil
@@ -24,8 +25,10 @@ import trio
 
 LINE_TIMEOUT_S = 60.0
 STOP_GRACE_S = 5.0
+POLL_S = 0.02
+LOOPBACK = "127.0.0.1"
 _LINE_LIMIT_BYTES = 256 * 1024 * 1024
-_TAIL_CHARACTERS = 600
+_TAIL_CHARACTERS = 3000
 READY = "ready"
 _ENDS_WITH_ITS_INPUT = """
 exec 3<&0
@@ -40,17 +43,6 @@ echo $status
 
 The shell waits for the end of the program, because a dying process still listens on a port that the next process needs.
 """
-
-
-def processor_seconds(pid: int) -> float:
-    """Return the processor time of a process so far, without its children."""
-    times = psutil.Process(pid).cpu_times()
-    return times.user + times.system
-
-
-def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process."""
-    return psutil.Process(pid).memory_info().rss
 
 
 class BenchmarkError(Exception):
@@ -72,11 +64,18 @@ class Child:
         self._received = bytearray()
 
     @classmethod
-    async def start(cls, name: str, command: Sequence[str], log: Path) -> "Child":
-        """Start a process that ends when its standard input closes."""
+    async def start(
+        cls, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] = MappingProxyType({})
+    ) -> "Child":
+        """Start a process that ends when its standard input closes, with additional environment variables."""
         with log.open("ab") as errors:
             process = await trio.lowlevel.open_process(
-                list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+                env={**os.environ, **environment},
             )
         return cls(name, process, log)
 
@@ -86,9 +85,11 @@ class Child:
         return await cls.start(name, [sys.executable, "-m", module, json.dumps(argument)], log)
 
     @classmethod
-    async def start_foreign(cls, name: str, command: Sequence[str], log: Path) -> "Child":
-        """Start a program of another project; all its output goes to the file."""
-        child = await cls.start(name, ["sh", "-c", _ENDS_WITH_ITS_INPUT, "sh", *command], log)
+    async def start_foreign(
+        cls, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] = MappingProxyType({})
+    ) -> "Child":
+        """Start a program that does not watch its standard input; all its output goes to the file."""
+        child = await cls.start(name, ["sh", "-c", _ENDS_WITH_ITS_INPUT, "sh", *command], log, environment)
         child.pid = int(await child.receive_line())
         return child
 
@@ -108,8 +109,11 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """True if the process has not ended."""
-        return self.process.poll() is None
+        """True if the program has not ended. An ended program may still wait for the shell that started it."""
+        if self.process.poll() is None:
+            with suppress(psutil.NoSuchProcess):
+                return bool(psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE)
+        return False
 
     async def send_line(self, line: str) -> None:
         """Write one line to its standard input."""
@@ -151,11 +155,35 @@ class Child:
         await self.send_line(question)
         return await self.receive_document(timeout_s)
 
-    def kill(self) -> None:
-        """SIGKILL; `end` must follow."""
+    async def wait_listening(self, port: int, timeout_s: float = LINE_TIMEOUT_S) -> None:
+        """Wait until the program accepts connections at a port of loopback; if it does not, end it."""
+        with trio.move_on_after(timeout_s):
+            while self.running:
+                with suppress(OSError):
+                    await (await trio.open_tcp_stream(LOOPBACK, port)).aclose()
+                    return
+                await trio.sleep(POLL_S)
+        self.kill()
+        await self.end()
+        raise ChildError(f"{self.name} does not listen{self._last_output()}")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the program, if it has not ended."""
         if self.running:
             with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL; `end` must follow."""
+        self.signal(signal.SIGKILL)
+
+    async def stop(self, timeout_s: float) -> None:
+        """Send SIGTERM, wait for the end of the program up to this time, then end the process."""
+        self.signal(signal.SIGTERM)
+        with trio.move_on_after(timeout_s):
+            while self.running:  # noqa: ASYNC110 - the end of another process does not wake a task
+                await trio.sleep(POLL_S)
+        await self.end()
 
     async def end(self) -> None:
         """Close its standard input, wait for a limited time, then kill it."""
@@ -165,19 +193,20 @@ class Child:
             with trio.move_on_after(STOP_GRACE_S):
                 await self.process.wait()
             self.kill()
-            if self.running:
+            if self.process.poll() is None:
                 self.process.kill()
             await self.process.wait()
             if self.process.stdout is not None:
                 await self.process.stdout.aclose()
 
     def processor_seconds(self) -> float:
-        """Return the processor time used so far."""
-        return processor_seconds(self.pid)
+        """Return the processor time of the program so far, without its children."""
+        times = psutil.Process(self.pid).cpu_times()
+        return times.user + times.system
 
     def resident_bytes(self) -> int:
         """Return the resident memory."""
-        return resident_bytes(self.pid)
+        return psutil.Process(self.pid).memory_info().rss
 
     def _ended_early(self) -> ChildError:
         return ChildError(f"{self.name} ended early{self._last_output()}")

@@ -87,7 +87,8 @@ class ConsensusGroup:
             "directory": str(directory),
             "password": PASSWORD,
             "port": self._announced[number][0]["port"] if number in self._announced else 0,
-        } | self._processes[number]
+            **self._processes[number],
+        }
         log = self.directory / f"{number}.log"
         child = await Child.start_module(f"server {number}", "benchmarks.consensus_node", specification, log)
         self.servers[number] = child

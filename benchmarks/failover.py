@@ -73,7 +73,7 @@ async def _kill_leader(farm: Farm) -> tuple[float, float]:
             raise BenchmarkError("a farm with all its servers did not take an entry")
         killed_ms = time.time_ns() // 1_000_000
         killed = time.perf_counter()
-        victim.kill()
+        await victim.kill()
         with trio.fail_after(TIMEOUT_S):
             while (await client.submit((entry(1, ENTRY_BYTES),))).outcome is not Outcome.COMMITTED:
                 pass
@@ -122,7 +122,7 @@ async def _kill_publisher(farm: Farm, victim: Server) -> float:
     survivors = [server for server in farm.servers if server is not victim]
     killed_ns = time.time_ns()
     killed = time.perf_counter()
-    victim.kill()
+    await victim.kill()
     with trio.fail_after(TIMEOUT_S):
         while not _has_published(survivors, killed_ns):  # noqa: ASYNC110 - another process's file wakes no task
             await trio.sleep(POLL_S)

@@ -6,22 +6,17 @@ The processes are an operator's: TLS, Digest upgrade, fsync and the farm's state
 state is read from their control sockets.
 """
 
-import os
 import re
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Self
+from types import MappingProxyType
 
 import trio
 
-from benchmarks.child import BenchmarkError, processor_seconds, resident_bytes
+from benchmarks.child import POLL_S, BenchmarkError, Child
 from benchmarks.client import ClusterTarget, ServerTarget
 from bridge.api.json import DocumentError
 from bridge.api.view import FarmView, Phase
@@ -34,7 +29,6 @@ from consensus.net import load_or_create_certificate
 
 SERVERS = 3
 START_TIMEOUT_S = 30.0
-POLL_S = 0.02
 STOP_GRACE_S = 10.0
 
 
@@ -43,7 +37,7 @@ class Server:
     """One server process, and its last known ids."""
 
     node: NodeFiles
-    process: subprocess.Popen[bytes] | None = None
+    child: Child | None = None
     server_id: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     """Additional environment variables."""
@@ -53,57 +47,42 @@ class Server:
     @property
     def running(self) -> bool:
         """True if the process runs."""
-        return self.process is not None and self.process.poll() is None
+        return self.child is not None and self.child.running
 
-    def start(self) -> None:
-        """Start the process. It stops when this process ends, since its standard input then closes."""
-        with self.node.log_file.open("ab") as output:
-            self.process = subprocess.Popen(  # noqa: S603 - our own program
-                [
-                    *(sys.executable, "-m", self.program),
-                    *("run", "--config", str(self.node.configuration_file), "--stop-with-stdin"),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, **self.environment},
-            )
+    async def start(self) -> None:
+        """Start the process. It ends when this process ends."""
+        command = [sys.executable, "-m", self.program, "run", "--config", str(self.node.configuration_file)]
+        self.child = await Child.start_foreign(self.node.name, command, self.node.log_file, self.environment)
 
     @property
-    def pid(self) -> int:
-        """The id of its process; raises `BenchmarkError` if it does not run."""
-        if self.process is None:
+    def process(self) -> Child:
+        """Its process; raises `BenchmarkError` if it does not run."""
+        if self.child is None:
             raise BenchmarkError(f"{self.node.name} ended; see {self.node.log_file}")
-        return self.process.pid
+        return self.child
 
-    def kill(self) -> None:
+    async def kill(self) -> None:
         """Kill the process, and wait for its end."""
-        if self.process is not None:
-            self.process.send_signal(signal.SIGKILL)
-            self.reap()
+        self.process.kill()
+        await self.process.end()
+        self.child = None
 
-    def reap(self) -> None:
-        """Wait for its end, and close its standard input."""
-        if self.process is None:
-            return
-        self.process.wait()
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-        self.process = None
+    async def stop(self) -> None:
+        """Stop the process as an operator does."""
+        if self.child is not None:
+            await self.child.stop(STOP_GRACE_S)
+            self.child = None
 
     def resident_bytes(self) -> int:
         """Return the resident memory of the process."""
-        return 0 if self.process is None else resident_bytes(self.process.pid)
+        return self.process.resident_bytes()
 
     def processor_seconds(self) -> float:
         """Return the processor time of the process so far."""
-        return 0.0 if self.process is None else processor_seconds(self.process.pid)
+        return self.process.processor_seconds()
 
     def wake_ups(self) -> int:
         """Return how often its threads so far have waited and run again (Linux)."""
-        if self.process is None:
-            return 0
         statuses = Path(f"/proc/{self.process.pid}/task").glob("*/status")
         waits = re.findall(r"(?m)^voluntary_ctxt_switches:\s+(\d+)", "".join(map(Path.read_text, statuses)))
         return sum(map(int, waits))
@@ -130,7 +109,6 @@ class Farm:
     files: LocalFarm
     servers: list[Server]
     timing: Timing
-    started: float = field(default_factory=time.perf_counter)
 
     async def views(self) -> list[tuple[Server, FarmView]]:
         """Return the views of the servers that reply."""
@@ -154,14 +132,14 @@ class Farm:
 
     async def restart(self) -> None:
         """Stop all servers, start them again, and wait until they follow one leader."""
-        self._stop()
+        await self.stop()
         await self.settle()
 
     async def settle(self) -> None:
         """Wait until every server runs, follows one leader, and has applied the leader's entries."""
         for server in self.servers:
             if not server.running:
-                server.start()
+                await server.start()
         await self.until("all servers follow one leader, caught up", self._settled)
 
     def _settled(self, views: list[tuple[Server, FarmView]]) -> bool:
@@ -213,27 +191,11 @@ class Farm:
             ),
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop()
-
-    def _stop(self) -> None:
-        for server in self.servers:
-            if server.process is not None:
-                server.process.terminate()
-        deadline = time.monotonic() + STOP_GRACE_S
-        for server in self.servers:
-            if server.process is None:
-                continue
-            try:
-                server.process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                server.process.kill()
-            server.reap()
+    async def stop(self) -> None:
+        """Stop all servers at the same time."""
+        async with trio.open_nursery() as nursery:
+            for server in self.servers:
+                nursery.start_soon(server.stop)
 
 
 @asynccontextmanager
@@ -253,9 +215,13 @@ async def running_farm(
     for node in files.nodes:
         settings = with_timing(node.configuration_file.read_text(encoding="utf-8"), "consensus", timing)
         node.configuration_file.write_text(change(settings), encoding="utf-8")
-    with Farm(files, [Server(node, environment=environment) for node in files.nodes], timing) as farm:
+    farm = Farm(files, [Server(node, environment=environment) for node in files.nodes], timing)
+    try:
         await farm.settle()
         yield farm
+    finally:
+        with trio.CancelScope(shield=True):
+            await farm.stop()
 
 
 def with_reporting_period(settings: str, period_ms: int) -> str:

@@ -190,10 +190,10 @@ async def stop_some(group: Group) -> int:
     began = time.monotonic()
     chosen = random.sample(group.members, STOPPED)
     for member in chosen:
-        member.signal(signal.SIGSTOP)
+        member.child.signal(signal.SIGSTOP)
     await trio.sleep(STOPPED_S)
     for member in chosen:
-        member.signal(signal.SIGCONT)
+        member.child.signal(signal.SIGCONT)
     await trio.sleep(WATCHED_S)
     await group.converge()
     return sum(change.status == "dead" and change.at >= began for member in group.members for change in member.story)

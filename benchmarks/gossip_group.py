@@ -64,11 +64,6 @@ class Member(Observer):
     name: str = ""
     address: str = ""
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to this very process."""
-        if self.child.running:
-            self.child.process.send_signal(number)
-
 
 class Group:
     """The processes of one group."""
@@ -154,8 +149,8 @@ class Group:
     async def stop(self) -> None:
         """End all processes, including stopped ones."""
         for member in self.members:
-            member.signal(signal.SIGCONT)
-            member.signal(signal.SIGTERM)
+            member.child.signal(signal.SIGCONT)
+            member.child.signal(signal.SIGTERM)
         for member in self.members:
             await member.child.end()
 

@@ -85,7 +85,7 @@ async def memory(job: Job) -> list[Figure]:
 
 def sizes_of(server: Server) -> dict[str, float]:
     """Return the memory of a node (Linux) in megabytes, by kind."""
-    return sizes_mb(Path(f"/proc/{server.pid}/smaps_rollup").read_text(encoding="ascii"))
+    return sizes_mb(Path(f"/proc/{server.process.pid}/smaps_rollup").read_text(encoding="ascii"))
 
 
 def sizes_mb(rollup: str) -> dict[str, float]:

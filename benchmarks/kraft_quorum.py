@@ -12,20 +12,18 @@ JVM (`KafkaTools`). KafkaProducer writes a record to Garlic Farm. The admin clie
 which is one record of metadata: controllers accept client records only in this form.
 """
 
-import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import trio
 
-from benchmarks.child import Child, ChildError
+from benchmarks.child import LOOPBACK, POLL_S, Child, ChildError
 from consensus.protocols.kraft import format_directory, parse_properties, voter_settings
-from tests.interop.kafka.jvm import JvmServers, describe_quorum, new_uuid, running_jvm_servers, runs
+from tests.interop.kafka.jvm import JvmServers, describe_quorum, new_uuid, running_jvm_servers
 from tests.interop.kafka.tool_jvm import Settings, ToolJvm
 from tests.processes import free_ports
 
@@ -34,10 +32,6 @@ TOPIC: Final = "__cluster_metadata"
 RECORD_BYTES: Final = 64
 """The size of a record in bytes: about the size of a changed setting in Kafka's log."""
 LEADER_TIMEOUT_S: Final = 30.0
-START_TIMEOUT_S: Final = 30.0
-POLL_S: Final = 0.02
-_HOST: Final = "127.0.0.1"
-_LAST_OUTPUT_CHARACTERS: Final = 600
 _TRIES_OFTEN: Final[Mapping[str, object]] = {
     "retry.backoff.ms": 20,
     "retry.backoff.max.ms": 50,
@@ -90,7 +84,7 @@ class OurVoters:
 
     def __init__(self, directory: Path, settings: Settings) -> None:
         ports = free_ports(len(VOTERS))
-        named = ",".join(f"{node_id}@{_HOST}:{port}" for node_id, port in zip(VOTERS, ports, strict=True))
+        named = ",".join(f"{node_id}@{LOOPBACK}:{port}" for node_id, port in zip(VOTERS, ports, strict=True))
         cluster_id = new_uuid()
         self._voters: dict[int, _Voter] = {}
         for node_id, port in zip(VOTERS, ports, strict=True):
@@ -98,7 +92,7 @@ class OurVoters:
                 "process.roles": "controller",
                 "node.id": node_id,
                 "log.dirs": directory / str(node_id),
-                "listeners": f"CONTROLLER://{_HOST}:{port}",
+                "listeners": f"CONTROLLER://{LOOPBACK}:{port}",
                 "controller.quorum.voters": named,
                 **settings,
             }
@@ -118,24 +112,15 @@ class OurVoters:
         child, voter.child = voter.child, None
         if child is None:
             raise ChildError(f"voter {node_id} does not run")
-        with suppress(ProcessLookupError):
-            os.kill(child.pid, signal.SIGKILL)
+        child.kill()
         await child.end()
 
     async def start(self, node_id: int) -> None:
         """Start a voter again, and wait until it listens."""
         voter = self._voters[node_id]
         command = [sys.executable, "-m", "bridge.cli.main", "kraft", "serve", "--config", str(voter.settings)]
-        log = voter.settings.with_suffix(".log")
-        child = voter.child = await Child.start_foreign(f"voter {node_id}", command, log)
-        with trio.move_on_after(START_TIMEOUT_S):
-            while runs(child):
-                with suppress(OSError):
-                    await (await trio.open_tcp_stream(_HOST, voter.port)).aclose()
-                    return
-                await trio.sleep(POLL_S)
-        words = await trio.Path(log).read_text(encoding="utf-8", errors="replace")
-        raise ChildError(f"voter {node_id} does not listen; its last output: …{words[-_LAST_OUTPUT_CHARACTERS:]}")
+        voter.child = await Child.start_foreign(f"voter {node_id}", command, voter.settings.with_suffix(".log"))
+        await voter.child.wait_listening(voter.port)
 
     async def close(self) -> None:
         """End every process."""
@@ -159,7 +144,7 @@ class OurQuorum(OurVoters):
     async def write(self, **limit: float) -> dict[str, Any]:
         """Write consecutively, `count` times or for `seconds`; see `closedLoop` of KafkaTools."""
         properties = {
-            "bootstrap.servers": ",".join(f"{_HOST}:{voter.port}" for voter in self._voters.values()),
+            "bootstrap.servers": ",".join(f"{LOOPBACK}:{voter.port}" for voter in self._voters.values()),
             "acks": "all",
             "linger.ms": 0,
             "max.block.ms": 2_000,

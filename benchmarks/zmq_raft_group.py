@@ -11,12 +11,10 @@ The benchmarks and `tests/interop/zmq` use this module.
 
 import json
 import math
-import os
 import shutil
-import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -24,17 +22,15 @@ from typing import Any
 
 import trio
 
-from benchmarks.child import Child, ChildError
+from benchmarks.child import LOOPBACK, POLL_S, Child, ChildError
 from tests.processes import free_ports
 
 SCRIPTS = Path(__file__).with_name("zmq_raft_js")
 PACKAGES = Path(__file__).parents[1] / "build" / "interop-zmq" / "node_modules"
-LOOPBACK = "127.0.0.1"
 IDENT = "garlic"
 START_TIMEOUT_S = 30.0
 START_ATTEMPTS = 10
 ANSWER_TIMEOUT_S = 60.0
-POLL_S = 0.02
 READ_TIMEOUT_S = 60.0
 
 
@@ -76,21 +72,12 @@ class Member:
     @property
     def lives(self) -> bool:
         """True if its process runs."""
-        return self.child is not None and runs(self.child)
+        return self.child is not None and self.child.running
 
     def last_output(self) -> str:
         """Return the end of its standard error."""
         log_text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         return log_text[-3000:]
-
-
-def runs(child: Child) -> bool:
-    """Return True if a process has not ended. An ended one may still wait for the shell that started it."""
-    if not child.running:
-        return False
-    with suppress(OSError):
-        return Path(f"/proc/{child.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 class ZmqRaftGroup:
@@ -161,17 +148,8 @@ class ZmqRaftGroup:
         start = Child.start if member.program is Program.PACKAGE else Child.start_foreign
         name = f"{member.program.value} server {member.peer_id}"
         child = await start(name, command(member, peers or self.peers), member.log)
-        with trio.move_on_after(START_TIMEOUT_S):
-            while runs(child):
-                with suppress(OSError):
-                    stream = await trio.open_tcp_stream(LOOPBACK, int(member.bind.rpartition(":")[2]))
-                    await stream.aclose()
-                    member.child = child
-                    return
-                await trio.sleep(POLL_S)
-        child.kill()
-        await child.end()
-        raise ChildError(f"{name} does not listen; its last output: …{member.last_output()}")
+        await child.wait_listening(int(member.bind.rpartition(":")[2]), START_TIMEOUT_S)
+        member.child = child
 
     async def kill(self, member: Member) -> None:
         """Kill a member, and wait for its end."""
@@ -197,12 +175,7 @@ class ZmqRaftGroup:
         child, member.child = member.child, None
         if child is None:
             return
-        if member.program is Program.OURS and runs(child):
-            os.kill(child.pid, signal.SIGTERM)
-            with trio.move_on_after(START_TIMEOUT_S):
-                while runs(child):  # noqa: ASYNC110 - another process's end wakes no task
-                    await trio.sleep(POLL_S)
-        await child.end()
+        await (child.stop(START_TIMEOUT_S) if member.program is Program.OURS else child.end())
 
     async def leader(self, timeout_s: float = START_TIMEOUT_S) -> Member:
         """Wait until a member reports that it leads."""

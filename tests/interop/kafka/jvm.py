@@ -15,9 +15,7 @@ starts in 1.2 s and uses 140 MB. Benchmarks pass `options=()` and use the JVM's 
 """
 
 import base64
-import os
 import re
-import signal
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -127,7 +125,7 @@ class KafkaServer:
 
     @property
     def lives(self) -> bool:
-        return self.child is not None and runs(self.child)
+        return self.child is not None and self.child.running
 
     def last_output(self) -> str:
         """Return the end of its output."""
@@ -144,15 +142,6 @@ class KafkaServer:
         self.settings.update(more or {})
         lines = (f"{name}={value}\n" for name, value in self.settings.items())
         self.properties.write_text("".join(lines), encoding="utf-8")
-
-
-def runs(child: Child) -> bool:
-    """Return True if a process has not ended. An ended process may still wait for the shell that started it."""
-    if not child.running:
-        return False
-    with suppress(OSError):
-        return Path(f"/proc/{child.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 class JvmServers:
@@ -247,38 +236,23 @@ class JvmServers:
         if server.child is not None:
             await server.child.end()
         command = java("kafka.Kafka", str(server.properties), options=server.options)
-        server.child = child = await Child.start_foreign(server.name, command, server.log)
+        server.child = await Child.start_foreign(server.name, command, server.log)
         server.starts += 1
-        with trio.move_on_after(START_TIMEOUT_S):
-            while runs(child):
-                with suppress(OSError):
-                    stream = await trio.open_tcp_stream(LOOPBACK, server.bind)
-                    await stream.aclose()
-                    return
-                await trio.sleep(POLL_S)
-        raise ChildError(f"{server.name} does not listen; its last output: …{server.last_output()}")
+        await server.child.wait_listening(server.bind, START_TIMEOUT_S)
 
     async def kill(self, server: KafkaServer) -> None:
         """Send SIGKILL, and wait until the process has ended."""
         child, server.child = server.child, None
         if child is None:
             raise ChildError(f"{server.name} does not run")
-        with suppress(ProcessLookupError):
-            os.kill(child.pid, signal.SIGKILL)
+        child.kill()
         await child.end()
 
     async def stop(self, server: KafkaServer) -> None:
         """Send SIGTERM, as an operator does, and wait until the process has ended."""
-        child = server.child
-        if child is None:
-            return
-        with suppress(ProcessLookupError):
-            os.kill(child.pid, signal.SIGTERM)
-        with trio.move_on_after(STOP_TIMEOUT_S):
-            while runs(child):  # noqa: ASYNC110 - the end of another process does not wake a task
-                await trio.sleep(POLL_S)
-        server.child = None
-        await child.end()
+        if server.child is not None:
+            await server.child.stop(STOP_TIMEOUT_S)
+            server.child = None
 
     async def leader(self, *, epoch_above: int = -1, timeout_s: float = LEADER_TIMEOUT_S) -> tuple[int, int]:
         """Wait until a server claims to lead in an epoch above `epoch_above`; return its id and epoch."""

@@ -74,7 +74,7 @@ class KafkaFarm:
     async def kill_leader(self) -> Server:
         """Send SIGKILL to the leader; return when the others follow a new one."""
         killed = await self.farm.leader()
-        killed.kill()
+        await killed.kill()
         others = {server.server_id for server in self.running}
         await self.farm.until(
             "a new leader", lambda views: bool(views) and {view.raft.leader_id for _, view in views} <= others
@@ -138,7 +138,7 @@ async def running_kafka_farm(directory: Path, *, writes: bool = False) -> AsyncI
     """Run a farm with a listener on each server, with consumer groups, and with `writes` a user who may produce."""
     async with running_farm(directory / "farm", Timing.LAN) as farm:
         for server in farm.servers:
-            await stop(server)
+            await server.stop()
         ports = {server.server_id or 0: port for server, port in zip(farm.servers, free_ports(3), strict=True)}
         writer, access = _writer(directory) if writes else (None, "")
         for server in farm.servers:
@@ -175,13 +175,6 @@ async def running_tools(directory: Path) -> AsyncIterator[ToolJvm]:
             with trio.CancelScope(shield=True):
                 await tools.end()
             nursery.cancel_scope.cancel()
-
-
-async def stop(server: Server) -> None:
-    """Send SIGTERM, and wait until the process has ended."""
-    if server.process is not None:
-        server.process.terminate()
-        await trio.to_thread.run_sync(server.reap)
 
 
 def _writer(directory: Path) -> tuple[Login, str]:

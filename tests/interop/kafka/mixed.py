@@ -56,7 +56,7 @@ from consensus.protocols.kraft import (
     parse_properties,
     voter_settings,
 )
-from tests.interop.kafka.jvm import JvmServers, KafkaServer, Voter, describe_quorum, new_uuid, runs
+from tests.interop.kafka.jvm import JvmServers, KafkaServer, Voter, describe_quorum, new_uuid
 from tests.interop.kafka.our_voter import Row, rows
 from tests.interop.kafka.recording import LOOPBACK
 from tests.interop.kafka.tool_jvm import Settings
@@ -109,7 +109,7 @@ class OurServer:
 
     @property
     def lives(self) -> bool:
-        return self.child is not None and runs(self.child)
+        return self.child is not None and self.child.running
 
 
 @dataclass(slots=True)

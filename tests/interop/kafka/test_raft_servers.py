@@ -32,7 +32,7 @@ from consensus.protocols.kafka.wire.apis import ErrorCode
 from consensus.protocols.kafka.wire.limits import ZERO_UUID, Topic, uuid_text
 from consensus.protocols.kraft import format_directory, parse_properties, voter_settings
 from tests.interop.kafka import tool_jvm
-from tests.interop.kafka.jvm import new_uuid, runs
+from tests.interop.kafka.jvm import new_uuid
 from tests.interop.kafka.our_voter import Row, rows
 from tests.interop.kafka.recording import LOOPBACK
 from tests.interop.kafka.tool_jvm import java
@@ -100,7 +100,7 @@ class RaftServers:
         child = self.children.pop(node_id)
         os.kill(child.pid, how)
         with trio.fail_after(WAIT_S):
-            while runs(child):  # noqa: ASYNC110 - the end of another process does not wake a task
+            while child.running:  # noqa: ASYNC110 - the end of another process does not wake a task
                 await trio.sleep(POLL_S)
         await child.end()
 
@@ -114,7 +114,7 @@ class RaftServers:
         with trio.move_on_after(WAIT_S):
             while not holds(status := await self.status()):
                 for node_id, child in self.children.items():
-                    assert runs(child), f"server {node_id} ended: …{self._file(node_id, 'log').read_text()[-3000:]}"
+                    assert child.running, f"server {node_id} ended: …{self._file(node_id, 'log').read_text()[-3000:]}"
                 await trio.sleep(POLL_S)
             return status
         raise AssertionError(f"our voter does not report within {WAIT_S:g} s that {what}: {status}")

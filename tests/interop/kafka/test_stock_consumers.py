@@ -84,7 +84,7 @@ async def test_consumers_read_records_once_despite_killed_leader(tmp_path: Path)
             await farm.write(RECORDS // 10, "while they read")
             killed = await farm.kill_leader()
             await farm.write(RECORDS // 2, "after")
-        killed.start()
+        await killed.start()
         await farm.farm.settle()
         log = await farm.records()
         for client in CLIENTS:

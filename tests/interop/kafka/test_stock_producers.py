@@ -36,7 +36,7 @@ async def test_records_are_committed_once_despite_killed_leader(tmp_path: Path, 
                 killed = await farm.kill_leader()
                 reached = await farm.commit_index()
             assert reached < began + RECORDS, "all records were committed before the kill"
-            killed.start()
+            await killed.start()
             await farm.farm.settle()
             records = await farm.records()
     found = {offset: entry.data.decode() for offset, entry in records.items() if '"note":' in entry.data.decode()}

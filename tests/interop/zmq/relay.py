@@ -18,7 +18,8 @@ from typing import Final
 
 import trio
 
-from benchmarks.zmq_raft_group import LOOPBACK, Member
+from benchmarks.child import LOOPBACK
+from benchmarks.zmq_raft_group import Member
 
 GREETING_BYTES: Final = 64
 MORE: Final = 1
