@@ -17,7 +17,7 @@ from io import BytesIO
 from pathlib import Path
 
 from benchmarks.child import Child, ChildError
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, ratios
 from benchmarks.job import Job
 
 TREE = Path(__file__).parents[1]
@@ -61,8 +61,8 @@ def figures(sides: list[Side]) -> list[Figure]:
             times = tuple(turn[step] for turn in side.turns)
             rows.append(Figure(GROUP, f"{step}: {side.name}", "us", times, f"{side.calls[step]:g} calls in Python"))
         for side in sides[1:]:
-            ratios = tuple(own[step] / reference[step] for own, reference in zip(side.turns, first.turns, strict=True))
-            rows.append(Figure(GROUP, f"  {side.name} / {first.name}", "x", ratios))
+            compared = ratios([turn[step] for turn in side.turns], [turn[step] for turn in first.turns])
+            rows.append(Figure(GROUP, f"  {side.name} / {first.name}", "x", compared))
     return rows
 
 

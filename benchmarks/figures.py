@@ -47,6 +47,20 @@ def percentile(ranked: Sequence[float], share: float) -> float:
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
 
+def latencies(group: str, name: str, turns: Sequence[Sequence[float]]) -> list[Figure]:
+    """Return p50 and p99 of each turn; the latencies are in microseconds."""
+    ranked = [sorted(each) for each in turns]
+    return [
+        Figure(group, f"{name}: latency {rank}", "ms", tuple(percentile(each, share) / 1000 for each in ranked))
+        for rank, share in (("p50", 0.5), ("p99", 0.99))
+    ]
+
+
+def ratios(values: Sequence[float], others: Sequence[float]) -> tuple[float, ...]:
+    """Return the ratio of the values of each run."""
+    return tuple(value / other for value, other in zip(values, others, strict=True))
+
+
 def table(figures: Sequence[Figure]) -> list[str]:
     """Return the figures by group, in their original order."""
     lines: list[str] = []

@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from benchmarks.figures import Figure, percentile
+from benchmarks.figures import Figure, latencies, ratios
 from benchmarks.job import Job, leave_out_if
 from benchmarks.kraft_quorum import MeasuredQuorum, led, running_quorums
 from tests.interop.kafka.tool_jvm import missing
@@ -42,23 +42,16 @@ async def latency(job: Job) -> list[Figure]:
             for _ in range(job.runs):
                 for quorum in quorums:
                     written = await quorum.write(count=WRITES[linger_ms])
-                    found[quorum.name].append(sorted(written["microseconds"]))
+                    found[quorum.name].append(written["microseconds"])
         figures += _latencies(f"KRaft, consecutive writes, three voters, linger {linger_ms} ms", found)
     return figures
 
 
 def _latencies(where: str, found: dict[str, list[list[int]]]) -> list[Figure]:
-    figures = []
-    medians = {name: [percentile(each, 0.5) / 1000 for each in turns] for name, turns in found.items()}
-    for name, turns in found.items():
-        figures += [
-            Figure(where, f"{name}: latency p50", "ms", tuple(medians[name])),
-            Figure(where, f"{name}: latency p99", "ms", tuple(percentile(each, 0.99) / 1000 for each in turns)),
-        ]
-    own_times, kafka_times = medians.values()
-    ratios = tuple(one / other for one, other in zip(own_times, kafka_times, strict=True))
-    figures.append(Figure(where, "latency p50, garlicfarm / Kafka", "x", ratios, f"goal at most {GOAL_LATENCY:g}"))
-    return figures
+    own, kafka = (latencies(where, name, turns) for name, turns in found.items())
+    compared = ratios(own[0].values, kafka[0].values)
+    goal = f"goal at most {GOAL_LATENCY:g}"
+    return [*own, *kafka, Figure(where, "latency p50, garlicfarm / Kafka", "x", compared, goal)]
 
 
 async def failover(job: Job) -> list[Figure]:

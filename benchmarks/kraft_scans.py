@@ -22,7 +22,7 @@ from typing import Any, Final
 import trio
 
 from benchmarks.child import Child, ChildError
-from benchmarks.figures import Figure, percentile
+from benchmarks.figures import Figure, latencies, ratios
 from benchmarks.job import Job
 from benchmarks.kraft_quorum import VOTERS, OurVoters, led
 from consensus.protocols.kafka import DialOptions, open_connection
@@ -84,7 +84,7 @@ async def measure(job: Job) -> list[Figure]:
                 used_s = quorum.processor_seconds(leader)
                 loads = [Load(port, each, WRITES_S) for each in ("write", kind) if each]
                 results = await _loads(directory, *loads)
-                found.append(sorted(results[0]["microseconds"]))
+                found.append(results[0]["microseconds"])
                 if kind:
                     rates[kind].append(results[1]["requests"] / WRITES_S)
                 shares[kind].append(100 * (quorum.processor_seconds(leader) - used_s) / WRITES_S)
@@ -101,19 +101,15 @@ def _figures(
     microseconds: dict[str, list[list[int]]], rates: dict[str, list[float]], shares: dict[str, list[float]]
 ) -> list[Figure]:
     where = f"KRaft, one writer, {RECORDS:,} old records, three voters, linger 0 ms"
-    medians = {kind: [percentile(each, 0.5) / 1000 for each in turns] for kind, turns in microseconds.items()}
+    times = {kind: latencies(where, SCANS.get(kind, "alone"), turns) for kind, turns in microseconds.items()}
     figures = []
-    for kind, turns in microseconds.items():
+    for kind, found in times.items():
         name = SCANS.get(kind, "alone")
-        figures += [
-            Figure(where, f"{name}: latency p50", "ms", tuple(medians[kind])),
-            Figure(where, f"{name}: latency p99", "ms", tuple(percentile(each, 0.99) / 1000 for each in turns)),
-            Figure(where, f"{name}: the leader's processor time", "%", tuple(shares[kind])),
-        ]
+        figures += [*found, Figure(where, f"{name}: the leader's processor time", "%", tuple(shares[kind]))]
         if kind:
-            ratios = tuple(one / other for one, other in zip(medians[kind], medians[""], strict=True))
+            compared = ratios(found[0].values, times[""][0].values)
             figures += [
-                Figure(where, f"{name}: latency p50 / alone", "x", ratios, f"goal at most {GOAL:g}"),
+                Figure(where, f"{name}: latency p50 / alone", "x", compared, f"goal at most {GOAL:g}"),
                 Figure(where, f"{name}: requests", "/s", tuple(rates[kind])),
             ]
     return figures

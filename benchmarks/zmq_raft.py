@@ -14,7 +14,7 @@ from typing import Any
 import trio
 
 from benchmarks.child import ChildError
-from benchmarks.figures import Figure, percentile
+from benchmarks.figures import Figure, latencies, ratios
 from benchmarks.job import Job, leave_out_if
 from benchmarks.zmq_raft_group import Program, ZmqRaftGroup, missing, running_zmq_raft_group
 
@@ -37,31 +37,27 @@ async def throughput(job: Job) -> list[Figure]:
             async with running_zmq_raft_group(job.directory / f"{run}-{program.value}", [program] * 3) as group:
                 found[program].append(await _load(group, job.seconds))
     where = f"ØMQ Raft, {CLIENTS} concurrent updates of {UPDATE_BYTES} bytes, three servers, fsync on, client in Node"
+    rates = {program: tuple(rate for rate, _ in turns) for program, turns in found.items()}
     figures = []
     for program, turns in found.items():
-        ranked = [sorted(latencies) for _, latencies in turns]
-        figures += [
-            Figure(where, f"{NAMES[program]}: updates", "/s", tuple(rate for rate, _ in turns)),
-            Figure(where, f"{NAMES[program]}: latency p50", "ms", tuple(percentile(each, 0.5) for each in ranked)),
-            Figure(where, f"{NAMES[program]}: latency p99", "ms", tuple(percentile(each, 0.99) for each in ranked)),
-        ]
-    ratios = tuple(
-        own / package for (own, _), (package, _) in zip(found[Program.OURS], found[Program.PACKAGE], strict=True)
-    )
-    figures.append(Figure(where, "updates, garlicfarm / zmq-raft", "x", ratios, f"goal at least {GOAL_TIMES:g}"))
-    return figures
+        figures.append(Figure(where, f"{NAMES[program]}: updates", "/s", rates[program]))
+        figures += latencies(where, NAMES[program], [microseconds for _, microseconds in turns])
+    compared = ratios(rates[Program.OURS], rates[Program.PACKAGE])
+    return [
+        *figures,
+        Figure(where, "updates, garlicfarm / zmq-raft", "x", compared, f"goal at least {GOAL_TIMES:g}"),
+    ]
 
 
 async def _load(group: ZmqRaftGroup, seconds: float) -> tuple[float, list[float]]:
-    """Return updates per second, and the milliseconds of each."""
+    """Return updates per second, and the microseconds of each."""
     client = await group.client()
     load: dict[str, object] = {"clients": CLIENTS, "connections": CONNECTIONS, "bytes": UPDATE_BYTES}
     await client.do("load", seconds=WARM_UP_S, **load)
     found: dict[str, Any] = await client.do("load", seconds=seconds, **load)
     if found["failures"]:
         raise ChildError(f"updates failed: {found['failures']}")
-    latencies = [microseconds / 1000 for microseconds in found["latencies_us"]]
-    return len(latencies) / found["elapsed_s"], latencies
+    return len(found["latencies_us"]) / found["elapsed_s"], found["latencies_us"]
 
 
 async def failover(job: Job) -> list[Figure]:
