@@ -27,7 +27,7 @@ from gossip.core.options import TokenBucket
 from gossip.node.endpoints import numeric, parse_endpoint
 from gossip.node.settings import SEEDS_LIMIT, ConfigError
 from gossip.node.udp import DatagramSocket, Network
-from gossip.wire.decoder import Code
+from gossip.wire.codec import Code
 
 ANNOUNCEMENTS_PER_SECOND: Final = 2.0
 ANNOUNCEMENTS_BURST: Final = 4.0

@@ -33,8 +33,7 @@ from gossip.core.membership import Description
 from gossip.core.messages import DOMAIN, CountedDrop, JoinNak, RefusalCode
 from gossip.core.options import TokenBucket
 from gossip.node.endpoints import endpoint
-from gossip.wire.decoder import ETAG_LIMIT_BYTES, decode
-from gossip.wire.encoder import encode
+from gossip.wire.codec import ETAG_LIMIT_BYTES, decode, encode
 from gossip.wire.identity import PUBLIC_KEY_BYTES
 from gossip.wire.seal import VERSION, SealFault
 

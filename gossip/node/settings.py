@@ -17,7 +17,7 @@ from gossip.core.member import METADATA_LIMIT_BYTES, Address, NodeId
 from gossip.core.options import SwimOptions
 from gossip.node.endpoints import endpoint, may_gossip, numeric, parse_endpoint
 from gossip.node.resumption import Clocks, system_clocks
-from gossip.wire.decoder import CAPACITY_LIMIT
+from gossip.wire.codec import CAPACITY_LIMIT
 from gossip.wire.secure_codec import DATAGRAM_LIMIT_BYTES
 
 DEFAULT_CAPACITY: Final = 30

@@ -42,8 +42,7 @@ from gossip.core.keyring import LABEL_BYTES, Keyring
 from gossip.core.member import LAST_GENERATION, Address, NodeId
 from gossip.core.messages import KeyringUpdate
 from gossip.node.endpoints import endpoint, numeric, parse_endpoint
-from gossip.wire.decoder import DatagramError, decode, decode_stored_keyring
-from gossip.wire.encoder import encode
+from gossip.wire.codec import DatagramError, decode, decode_stored_keyring, encode
 from gossip.wire.identity import node_id_of
 
 IDENTITY_FILE: Final = "identity.pem"

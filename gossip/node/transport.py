@@ -33,7 +33,7 @@ from gossip.node.limits import Counters, ForeignVersions, Loss, OtherFarms, Sour
 from gossip.node.resumption import ResumptionWatch
 from gossip.node.settings import GroupSettings
 from gossip.node.udp import DatagramSocket
-from gossip.wire.decoder import DatagramError
+from gossip.wire.codec import DatagramError
 from gossip.wire.identity import Signer
 from gossip.wire.seal import SealFault, farm_named
 from gossip.wire.secure_codec import SECRETS_BYTES, RefusedError, SecureCodec

@@ -27,7 +27,7 @@ from gossip.core.member import NodeId, Status
 from gossip.core.messages import AliveUpdate, Broadcast, JoinAck, JoinReq, Leave, Message, PingRequest, PingResponse
 from gossip.core.options import SwimOptions
 from gossip.simulation.network import GossipNetwork, Node, node_id
-from gossip.wire.encoder import encode
+from gossip.wire.codec import encode
 from gossip.wire.identity import CREDENTIAL_BYTES
 from gossip.wire.seal import OVERHEAD_BYTES
 

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gossip.core.keyring import KEY_ID_BYTES
-from gossip.wire.decoder import Code
+from gossip.wire.codec import Code
 from gossip.wire.seal import PREFIX_BYTES, TAG_BYTES, prefix
 
 MARK: Final = bytes(KEY_ID_BYTES)

@@ -7,7 +7,7 @@ dates, regular expressions or shared references. cbor2 decodes all of them. Here
 before a value is made of it. Indefinite lengths, bytes after the value and arrays nested deeper than `DEPTH_LIMIT` are
 errors too. A declared length does not allocate memory: cbor2 reads arrays item by item, and strings in pieces of
 at most 64 KiB. No datagram is longer. Floats, negative numbers and simple values pass here; the types of
-`gossip.wire.decoder` refuse them.
+`gossip.wire.codec` refuse them.
 
 A received number or length may have a longer encoding than the shortest, which is the only one sent. So the same value
 can have several encodings. Signatures and MACs do not depend on that: they cover the receiver's own encoding of the

@@ -45,7 +45,7 @@ from gossip.core.messages import (
     Update,
     VerdictUpdate,
 )
-from gossip.wire.encoder import encode_keyring, encode_node_info
+from gossip.wire.codec import encode_keyring, encode_node_info
 
 PUBLIC_KEY_BYTES: Final = 32
 CREDENTIAL_BYTES: Final = PUBLIC_KEY_BYTES + 64

@@ -24,7 +24,7 @@ from msgspec import Struct, field
 from gossip.core.keyring import KEY_BYTES, KEY_ID_BYTES, LABEL_BYTES, Keyring, key_id
 from gossip.core.member import NODE_ID_BYTES, NodeId
 from gossip.core.messages import CountedDrop
-from gossip.wire.decoder import Code
+from gossip.wire.codec import Code
 
 SALT_BYTES: Final = 16
 COUNTER_BYTES: Final = 8

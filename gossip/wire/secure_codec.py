@@ -27,8 +27,7 @@ from gossip.core.keyring import Keyring
 from gossip.core.member import Address, NodeId, NodeInfo
 from gossip.core.messages import Broadcast, JoinReq, KeyringUpdate, Message, PingResponse
 from gossip.wire.box import BOX_OVERHEAD_BYTES, BoxError, box, is_boxed, unbox
-from gossip.wire.decoder import DatagramError, decode
-from gossip.wire.encoder import encode
+from gossip.wire.codec import DatagramError, decode, encode
 from gossip.wire.identity import PUBLIC_KEY_BYTES, ForgedError, Signer, Verifier, conflict_proof, proves_conflict
 from gossip.wire.seal import (
     ANY_NODE,

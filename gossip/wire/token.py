@@ -22,8 +22,7 @@ from hashlib import sha256
 from typing import Final
 
 from gossip.core.member import NODE_ID_BYTES, Address, NodeId, NodeInfo
-from gossip.wire.decoder import DatagramError
-from gossip.wire.encoder import encode_node_info, pack_address
+from gossip.wire.codec import DatagramError, encode_node_info, pack_address
 
 TOKEN_LIFETIME_MS: Final = 10_000
 TOKEN_SECRET_BYTES: Final = 32

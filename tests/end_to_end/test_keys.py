@@ -25,7 +25,7 @@ from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
 from gossip.core.member import Incarnation, NodeId, Status
 from gossip.core.messages import KeyringUpdate, Payload, PingRequest, VerdictUpdate
 from gossip.node.state_files import KEYS_FILE
-from gossip.wire.encoder import encode
+from gossip.wire.codec import encode
 from gossip.wire.identity import Signer, sign_keys
 from gossip.wire.seal import SALT_BYTES, Sealed
 from tests.end_to_end.farm import LEADER_BOUND_S, START_BOUND_S, Farm, Node, call

@@ -22,7 +22,7 @@ from gossip.node.limits import NEWCOMERS_BURST, Loss
 from gossip.node.settings import ConfigError, GroupSettings
 from gossip.node.state_files import GENERATION_FILE, StateError, keep_generation, load_identity, write_durably
 from gossip.node.transport import BATCH, BROADCASTS_LIMIT, DatagramTransport
-from gossip.wire.decoder import Code
+from gossip.wire.codec import Code
 from gossip.wire.identity import Signer
 from gossip.wire.seal import SealFault
 from gossip.wire.secure_codec import SecureCodec

@@ -31,7 +31,7 @@ from gossip.core.messages import (
     UserMessageId,
 )
 from gossip.node.group import Group
-from gossip.wire.decoder import Code
+from gossip.wire.codec import Code
 from gossip.wire.identity import Signer
 from gossip.wire.secure_codec import SECRETS_BYTES, SecureCodec
 from tests.node.gossip_farm import RING, in_simulated_time, running_farm, until_all_see_all

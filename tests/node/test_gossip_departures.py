@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from gossip.core.member import Address, Incarnation, Status
 from gossip.core.messages import Leave, Message, Payload, PingRequest, VerdictUpdate
 from gossip.node.group import Group
-from gossip.wire.encoder import encode
+from gossip.wire.codec import encode
 from gossip.wire.identity import Signer, departure_proof, sign
 from gossip.wire.seal import SALT_BYTES, Sealed, SealFault
 from tests.node.gossip_farm import (

@@ -18,7 +18,7 @@ from gossip.node.group import Group
 from gossip.node.key_manager import KeyManager
 from gossip.node.state_files import KEYS_FILE, RETRY_LAST_S, StateError, known_keyring
 from gossip.node.udp import DatagramSocket, UdpNetwork
-from gossip.wire.decoder import Code
+from gossip.wire.codec import Code
 from gossip.wire.identity import Signer
 from gossip.wire.seal import SealFault
 from gossip.wire.secure_codec import SECRETS_BYTES, SecureCodec

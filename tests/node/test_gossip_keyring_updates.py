@@ -15,8 +15,7 @@ from gossip.core.messages import KeyringUpdate
 from gossip.node.group import Group
 from gossip.node.limits import Loss
 from gossip.wire.box import MARK, BoxError, box, is_boxed, unbox
-from gossip.wire.decoder import Code
-from gossip.wire.encoder import encode
+from gossip.wire.codec import Code, encode
 from gossip.wire.identity import Signer, sign_keys
 from gossip.wire.seal import ANY_NODE, SALT_BYTES, Sealed, SealFault, prefix
 from tests.node.gossip_farm import RING, in_simulated_time, new_events, running_farm, until_all_see_all, until_counted

@@ -15,7 +15,7 @@ from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
 from gossip.node.limits import SourceLimit
 from gossip.node.settings import SEEDS_LIMIT, ConfigError, GroupSettings
 from gossip.node.state_files import PEERS_REMEMBERED
-from gossip.wire.decoder import Code
+from gossip.wire.codec import Code
 from tests.effort import each_case
 from tests.node.gossip_farm import RING
 from tests.node.gossip_network import MemoryNetwork

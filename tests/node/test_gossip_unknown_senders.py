@@ -20,7 +20,7 @@ from gossip.node.state_files import (
     keep_peers,
     known_peers,
 )
-from gossip.wire.decoder import Code
+from gossip.wire.codec import Code
 from gossip.wire.identity import Signer
 from gossip.wire.seal import VERSION, SealFault
 from gossip.wire.secure_codec import SECRETS_BYTES, SecureCodec

@@ -29,7 +29,7 @@ from gossip.core.messages import KeyringUpdate
 from gossip.node.group import Group
 from gossip.node.limits import Loss
 from gossip.node.state_files import NodeIdentity, load_identity
-from gossip.wire.encoder import encode
+from gossip.wire.codec import encode
 from gossip.wire.identity import sign_keys
 from gossip.wire.seal import ANY_NODE, SALT_BYTES, Sealed
 from tests.authored import node_id

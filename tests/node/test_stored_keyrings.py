@@ -21,7 +21,7 @@ from gossip.node.state_files import (
     known_keyring,
     load_keyring,
 )
-from gossip.wire.encoder import encode
+from gossip.wire.codec import encode
 from tests.effort import each_case
 from tests.node.test_identities import Node, farm_key, identity, public
 

@@ -55,7 +55,7 @@ from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator, Sessi
 from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, Upgraded, UpgradeServer
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, Configuration, LogEntry, LogPack
 from gossip.core.member import Address, Incarnation, NodeInfo
-from gossip.wire.encoder import encode_node_info
+from gossip.wire.codec import encode_node_info
 from gossip.wire.identity import node_id_of, sign
 from tests.node.garlic_farm_stage import CHANNEL, SERVER_KEYS, key_of, peers_of
 from tests.simulation.fuzzing import FuzzError, Subject, mutated

@@ -41,8 +41,7 @@ from gossip.core.messages import (
     UserMessageId,
     VerdictUpdate,
 )
-from gossip.wire.decoder import Code
-from gossip.wire.encoder import encode
+from gossip.wire.codec import Code, encode
 from gossip.wire.identity import Signer, departure_proof, sign, sign_keys
 from gossip.wire.seal import ANY_NODE, HEADER_BYTES, OVERHEAD_BYTES, SALT_BYTES, Sealed, SealError
 from gossip.wire.secure_codec import DATAGRAM_LIMIT_BYTES

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gossip.core.keyring import DATED_LIMIT, ClockBound, DatedKey, Keyring
 from gossip.core.messages import KeyringUpdate
 from gossip.core.options import SwimOptions
-from gossip.wire.encoder import encode
+from gossip.wire.codec import encode
 from gossip.wire.identity import Signer, sign_keys
 from gossip.wire.seal import ANY_NODE, SALT_BYTES, Sealed
 from tests.simulation.gossip_wire_group import WireGroup, WireNode, key_of

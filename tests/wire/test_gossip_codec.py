@@ -10,8 +10,7 @@ from msgspec import NODEFAULT, structs
 
 from gossip.core.member import Address, NodeId
 from gossip.core.messages import JoinAck, JoinNak, JoinRedirect, KeyringUpdate, Message, Payload, PingRequest
-from gossip.wire.decoder import Code, DatagramError, decode
-from gossip.wire.encoder import encode
+from gossip.wire.codec import Code, DatagramError, decode, encode
 from tests.effort import each_case
 from tests.memory import peak_bytes
 from tests.wire.gossip_messages import ALICE, BORIS, EXAMPLES, VERDICT, messages

@@ -23,8 +23,7 @@ from gossip.core.messages import (
     PingRequest,
     PingResponse,
 )
-from gossip.wire.decoder import DatagramError, decode
-from gossip.wire.encoder import encode
+from gossip.wire.codec import DatagramError, decode, encode
 from gossip.wire.identity import Signer, conflict_proof, departure_proof, sign
 from gossip.wire.seal import Sealed, SealFault
 from gossip.wire.secure_codec import DATAGRAM_LIMIT_BYTES, SECRETS_BYTES, RefusedError, SecureCodec

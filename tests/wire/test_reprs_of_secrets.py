@@ -5,7 +5,7 @@ from bridge.node.settings.bundle import _Bundle
 from bridge.wire.i2p.destination_keys import _DestinationFile
 from bridge.wire.keys.client_key import _ClientFile
 from bridge.wire.keys.farm_key import _FarmFile
-from gossip.wire.decoder import _DatedKey, _Keyring
+from gossip.wire.codec import _DatedKey, _Keyring
 from tests.effort import each_case
 
 SECRET = "the-secret-itself"  # noqa: S105 - a mark to search for
