@@ -35,8 +35,8 @@ from gossip.node.settings import GroupSettings
 from gossip.node.udp import DatagramSocket
 from gossip.wire.codec import DatagramError
 from gossip.wire.identity import Signer
-from gossip.wire.seal import SealFault, farm_named
-from gossip.wire.secure_codec import SECRETS_BYTES, RefusedError, SecureCodec
+from gossip.wire.seal import RefusedError, SealFault, farm_named
+from gossip.wire.secure_codec import SECRETS_BYTES, SecureCodec
 
 BATCH: Final = 64
 BROADCASTS_LIMIT: Final = 256

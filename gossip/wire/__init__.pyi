@@ -15,4 +15,5 @@ from .identity import (
     node_id_of as node_id_of,
     sign as sign,
 )
-from .secure_codec import SECRETS_BYTES as SECRETS_BYTES, RefusedError as RefusedError, SecureCodec as SecureCodec
+from .seal import RefusedError as RefusedError
+from .secure_codec import SECRETS_BYTES as SECRETS_BYTES, SecureCodec as SecureCodec

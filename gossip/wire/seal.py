@@ -13,7 +13,7 @@ does not depend on the windows. `secure_codec` lists the messages that may be se
 """
 
 from collections import OrderedDict, deque
-from typing import Final, Protocol
+from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Struct, field
 
 from gossip.core.keyring import KEY_BYTES, KEY_ID_BYTES, LABEL_BYTES, Keyring, key_id
-from gossip.core.member import NODE_ID_BYTES, NodeId
+from gossip.core.member import NODE_ID_BYTES, NodeId, NodeInfo
 from gossip.core.messages import CountedDrop
 from gossip.wire.codec import Code
 
@@ -70,12 +70,18 @@ class SealFault(CountedDrop):
     UNKNOWN_KEY = "unknown-key", "datagrams sealed with a key that this node does not have"
 
 
-class SealError(Exception):
-    """A datagram that the farm's keys do not open, or a repeated one. `version`: the sender's, if different."""
+class RefusedError(Exception):
+    """A datagram that the core must not see.
 
-    def __init__(self, reason: SealFault, version: int = VERSION) -> None:
+    `outdated`: the applicant whose key is out of date, and the key's id. `version`: the sender's.
+    """
+
+    def __init__(
+        self, reason: SealFault, outdated: tuple[NodeInfo, bytes] | None = None, version: int = VERSION
+    ) -> None:
         super().__init__(reason.value)
         self.reason = reason
+        self.outdated = outdated
         self.version = version
 
 
@@ -136,28 +142,16 @@ class Opened(Struct, frozen=True, gc=False):
     """The datagram is sealed for this node only, not for every node that can open it."""
 
 
-class Envelope(Protocol):
-    """The conversion of the plain datagram (code byte and body) to the datagram on the wire, and back."""
-
-    overhead_bytes: int
-
-    def seal(self, plain: bytes, receiver: NodeId = ANY_NODE, reply_key_id: bytes = b"") -> bytes:
-        """Return the datagram on the wire."""
-
-    def open(self, datagram: bytes) -> Opened:
-        """Return the plain datagram, or raise SealError."""
-
-
 class Unsealed:
     """Code, version and body in clear, for tests and for `--insecure`. Nothing is bound to its receiver."""
 
-    overhead_bytes = 1
+    overhead_bytes: Final = 1
 
     def seal(
         self,
         plain: bytes,
-        receiver: NodeId = ANY_NODE,  # noqa: ARG002 - the protocol of envelopes
-        reply_key_id: bytes = b"",  # noqa: ARG002 - the protocol of envelopes
+        receiver: NodeId = ANY_NODE,  # noqa: ARG002 - as in `Sealed`
+        reply_key_id: bytes = b"",  # noqa: ARG002 - as in `Sealed`
     ) -> bytes:
         """Return the same bytes with the version."""
         return plain[:1] + _VERSION_BYTE + plain[1:]
@@ -165,16 +159,16 @@ class Unsealed:
     def open(self, datagram: bytes) -> Opened:
         """Return the same bytes without the version."""
         if len(datagram) <= 1:
-            raise SealError(SealFault.SHORT)
+            raise RefusedError(SealFault.SHORT)
         if datagram[1] != VERSION:
-            raise SealError(SealFault.FOREIGN_VERSION, datagram[1])
+            raise RefusedError(SealFault.FOREIGN_VERSION, version=datagram[1])
         return Opened(datagram[:1] + datagram[2:], names_receiver=True)
 
 
 class Sealed:
     """The envelope of one start of a node: its own salt and counter, and the salts of other nodes."""
 
-    overhead_bytes = OVERHEAD_BYTES
+    overhead_bytes: Final = OVERHEAD_BYTES
 
     def __init__(self, ring: Keyring, salt: bytes, node_id: NodeId, salt_limit: int = SALT_LIMIT) -> None:
         if len(salt) != SALT_BYTES:
@@ -232,18 +226,18 @@ class Sealed:
         if entry is None:
             salt = origin[KEY_ID_BYTES:]
             if salt in self._own_salts:
-                raise SealError(SealFault.ECHO)
+                raise RefusedError(SealFault.ECHO)
             entry = _Salt(_cipher(self._keys[used], salt))
         elif not entry.window.fresh(counter):
-            raise SealError(SealFault.REPLAY)
+            raise RefusedError(SealFault.REPLAY)
         header = datagram[:HEADER_BYTES]
         try:
             sealed = entry.cipher.decrypt(_NONCE_PREFIX + counter_bytes, datagram[HEADER_BYTES:], header)
         except InvalidTag:
-            raise SealError(SealFault.BAD_SEAL) from None
+            raise RefusedError(SealFault.BAD_SEAL) from None
         receiver = sealed[:NODE_ID_BYTES]
         if receiver not in self._receivers:
-            raise SealError(SealFault.MISADDRESSED)
+            raise RefusedError(SealFault.MISADDRESSED)
         plain = header[:1] + sealed[NODE_ID_BYTES:]
         names_receiver = receiver != ANY_NODE
         if is_retired:
@@ -255,17 +249,17 @@ class Sealed:
     def _require_ours(self, datagram: bytes) -> None:
         """Raise the reason to refuse a datagram unopened; accept a JoinReq under a retired key."""
         if len(datagram) < PREFIX_BYTES:
-            raise SealError(SealFault.SHORT)
+            raise RefusedError(SealFault.SHORT)
         if datagram[_LABEL] != self.label:
-            raise SealError(SealFault.OTHER_FARM)
+            raise RefusedError(SealFault.OTHER_FARM)
         if datagram[1] != VERSION:
-            raise SealError(SealFault.FOREIGN_VERSION, datagram[1])
+            raise RefusedError(SealFault.FOREIGN_VERSION, version=datagram[1])
         if len(datagram) < 1 + OVERHEAD_BYTES:
-            raise SealError(SealFault.SHORT)
+            raise RefusedError(SealFault.SHORT)
         if datagram[_KEY_ID] not in self._keys:
-            raise SealError(SealFault.UNKNOWN_KEY)
+            raise RefusedError(SealFault.UNKNOWN_KEY)
         if datagram[0] != Code.JOIN_REQ:
-            raise SealError(SealFault.RETIRED_KEY)
+            raise RefusedError(SealFault.RETIRED_KEY)
 
     def _remember(self, origin: bytes, entry: _Salt) -> None:
         self._salts[origin] = entry
@@ -276,3 +270,7 @@ class Sealed:
 
 def _cipher(key: bytes, salt: bytes) -> ChaCha20Poly1305:
     return ChaCha20Poly1305(derive(key, salt, b"datagram"))
+
+
+Envelope = Sealed | Unsealed
+"""The conversion of the plain datagram (code byte and body) to the datagram on the wire, and back."""

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from gossip.core.events import Received
 from gossip.core.keyring import Keyring
-from gossip.core.member import Address, NodeId, NodeInfo
+from gossip.core.member import Address, NodeId
 from gossip.core.messages import Broadcast, JoinReq, KeyringUpdate, Message, PingResponse
 from gossip.wire.box import BOX_OVERHEAD_BYTES, BoxError, box, is_boxed, unbox
 from gossip.wire.codec import DatagramError, decode, encode
@@ -33,11 +33,10 @@ from gossip.wire.seal import (
     ANY_NODE,
     OWN_SALTS_REMEMBERED,
     SALT_BYTES,
-    VERSION,
     Envelope,
     Opened,
+    RefusedError,
     Sealed,
-    SealError,
     SealFault,
     Unsealed,
     derive,
@@ -50,21 +49,6 @@ BOXES_REMEMBERED: Final = 64
 DATAGRAM_LIMIT_BYTES: Final = 1400
 """The size limit. Such a datagram fits an Ethernet frame in the usual tunnels. Larger ones are split, and lost with any
 fragment."""
-
-
-class RefusedError(Exception):
-    """A datagram that the core must not see.
-
-    `outdated`: the applicant whose key is out of date, and the key's id. `version`: the sender's.
-    """
-
-    def __init__(
-        self, reason: SealFault, outdated: tuple[NodeInfo, bytes] | None = None, version: int = VERSION
-    ) -> None:
-        super().__init__(reason.value)
-        self.reason = reason
-        self.outdated = outdated
-        self.version = version
 
 
 class Incoming(Struct, frozen=True, gc=False):
@@ -146,7 +130,7 @@ class SecureCodec:
     def incoming(self, datagram: bytes, source: Address, now_ms: int) -> Incoming:
         """Return the event for the core in a datagram from `source`, or raise RefusedError."""
         boxed = self.is_boxed(datagram)
-        opened = self._unboxed(datagram) if boxed else self._opened(datagram)
+        opened = self._unboxed(datagram) if boxed else self._envelope.open(datagram)
         try:
             decoded = decode(opened.plain)
             if not (opened.names_receiver or self._may_be_for_any_node(decoded)):
@@ -170,12 +154,6 @@ class SecureCodec:
     def is_boxed(self, datagram: bytes) -> bool:
         """Return True if a datagram must be opened with the identity's key, which costs more than opening a seal."""
         return self._sealed is not None and is_boxed(datagram, self._sealed.label)
-
-    def _opened(self, datagram: bytes) -> Opened:
-        try:
-            return self._envelope.open(datagram)
-        except SealError as error:
-            raise RefusedError(error.reason, version=error.version) from error
 
     def _unboxed(self, datagram: bytes) -> Opened:
         if datagram in self._boxes:

@@ -34,7 +34,7 @@ from gossip.core.keyring import Keyring
 from gossip.core.member import NodeId
 from gossip.node.group import Group
 from gossip.node.key_manager import KeyManager
-from gossip.wire.seal import SALT_BYTES, Sealed, SealError
+from gossip.wire.seal import SALT_BYTES, RefusedError, Sealed
 from tests.node.gossip_farm import RING, in_simulated_time, running_farm, sees, until_all_see_all
 from tests.node.gossip_network import MemoryNetwork
 from tests.node.partial_farm import partial_farm
@@ -53,7 +53,7 @@ def readable(network: MemoryNetwork, keys: Keyring, names: list[NodeId]) -> tupl
         for reader in readers:
             try:
                 reader.open(datagram)
-            except SealError:
+            except RefusedError:
                 continue
             opened += 1
             break

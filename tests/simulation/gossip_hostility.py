@@ -43,7 +43,7 @@ from gossip.core.messages import (
 )
 from gossip.wire.codec import Code, encode
 from gossip.wire.identity import Signer, departure_proof, sign, sign_keys
-from gossip.wire.seal import ANY_NODE, HEADER_BYTES, OVERHEAD_BYTES, SALT_BYTES, Sealed, SealError
+from gossip.wire.seal import ANY_NODE, HEADER_BYTES, OVERHEAD_BYTES, SALT_BYTES, RefusedError, Sealed
 from gossip.wire.secure_codec import DATAGRAM_LIMIT_BYTES
 from tests.simulation.gossip_wire_group import RING, WireGroup, WireNode, key_of
 
@@ -178,7 +178,7 @@ class Liar:
     def _opened(self, datagram: bytes, receiver: WireNode) -> bytes:
         try:
             return Sealed(self._ring, b"unknown salt ...", receiver.node_id).open(datagram).plain
-        except SealError:  # sealed before the keys were changed
+        except RefusedError:  # sealed before the keys were changed
             return datagram
 
     def _incarnation(self, node_id: NodeId) -> Incarnation:

@@ -23,8 +23,8 @@ from gossip.core.options import SwimOptions
 from gossip.core.swim import Swim
 from gossip.node.limits import SourceLimit, SourceLimits
 from gossip.wire.identity import Signer
-from gossip.wire.seal import SealFault
-from gossip.wire.secure_codec import SECRETS_BYTES, RefusedError, SecureCodec
+from gossip.wire.seal import RefusedError, SealFault
+from gossip.wire.secure_codec import SECRETS_BYTES, SecureCodec
 
 RING = Keyring.of(b"the key of the farm that is hit.")
 CAPACITY = 8

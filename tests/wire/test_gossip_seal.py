@@ -18,8 +18,8 @@ from gossip.wire.seal import (
     WINDOW,
     Envelope,
     Opened,
+    RefusedError,
     Sealed,
-    SealError,
     SealFault,
     Unsealed,
 )
@@ -36,7 +36,7 @@ def node(name: str, ring: Keyring = RING, salt_limit: int = 64) -> Sealed:
 
 
 def refusal(receiver: Envelope, datagram: bytes) -> SealFault:
-    with pytest.raises(SealError) as caught:
+    with pytest.raises(RefusedError) as caught:
         receiver.open(datagram)
     return caught.value.reason
 
@@ -190,7 +190,7 @@ def test_foreign_version_is_reported_before_opening(version: int) -> None:
     for envelope, datagram in pairs:
         foreign = datagram[:1] + bytes([version]) + datagram[2:]
         for each in (foreign, foreign[:12]):  # the length of the rest depends on the version
-            with pytest.raises(SealError) as caught:
+            with pytest.raises(RefusedError) as caught:
                 envelope.open(each)
             assert (caught.value.reason, caught.value.version) == (SealFault.FOREIGN_VERSION, version)
     of_other_farm = node("outsider", Keyring.of(FOREIGN_KEY)).seal(PING)

@@ -25,8 +25,8 @@ from gossip.core.messages import (
 )
 from gossip.wire.codec import DatagramError, decode, encode
 from gossip.wire.identity import Signer, conflict_proof, departure_proof, sign
-from gossip.wire.seal import Sealed, SealFault
-from gossip.wire.secure_codec import DATAGRAM_LIMIT_BYTES, SECRETS_BYTES, RefusedError, SecureCodec
+from gossip.wire.seal import RefusedError, Sealed, SealFault
+from gossip.wire.secure_codec import DATAGRAM_LIMIT_BYTES, SECRETS_BYTES, SecureCodec
 from gossip.wire.token import TOKEN_BYTES, TOKEN_LIFETIME_MS
 
 HOME, ELSEWHERE = Address("10.0.0.1", 7946), Address("10.0.0.9", 7946)
