@@ -7,7 +7,8 @@ expected kind. The text never holds the value of a key.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from types import NoneType, UnionType
+from typing import Any, Final, get_args, get_origin
 
 from msgspec import Struct, field, structs
 
@@ -162,32 +163,29 @@ def _of(kind: type) -> Callable[[object], bool]:
 
 
 _Kind = tuple[Callable[[object], bool], str]
-_ADDRESS: Final[_Kind] = (is_address, f"an Address of a host (text) and a port from 0 to {PORT_LIMIT}")
-_NUMBER: Final[_Kind] = (_is_number, "a whole number")
-_FLAG: Final[_Kind] = (_of(bool), "True or False")
-_FUNCTION: Final[_Kind] = (callable, "a function")
-_KINDS: Final[Mapping[str, _Kind]] = {
-    "bind": _ADDRESS,
-    "keyring": (_of(Keyring), f"the group's key of {KEY_BYTES} bytes, or a Keyring"),
-    "insecure": _FLAG,
-    "advertise": _ADDRESS,
-    "seeds": (_is_seeds, "a tuple of texts, as in ('192.168.1.4:7946',)"),
-    "state_directory": (_of(Path), "a pathlib.Path"),
-    "capacity": _NUMBER,
-    "metadata": (_of(bytes), "bytes"),
-    "options": (_of(SwimOptions), "SwimOptions"),
-    "broadcast": _ADDRESS,
-    "allow_wan": _FLAG,
-    "datagram_limit_bytes": _NUMBER,
-    "leave_linger_ms": _NUMBER,
-    "random_seed": _NUMBER,
-    "interface": (_of(str), "the name of an interface"),
-    "keyring_changed": _FUNCTION,
-    "offer_keys": _FUNCTION,
-    "admit": _FUNCTION,
-    "may_send_keys": _FUNCTION,
-    "clocks": (_of(Clocks), "Clocks"),
+_KIND_OF_TYPE: Final[Mapping[Any, _Kind]] = {
+    Address: (is_address, f"an Address of a host (text) and a port from 0 to {PORT_LIMIT}"),
+    Callable: (callable, "a function"),
+    Clocks: (_of(Clocks), "Clocks"),
+    Keyring: (_of(Keyring), f"the group's key of {KEY_BYTES} bytes, or a Keyring"),
+    Path: (_of(Path), "a pathlib.Path"),
+    SwimOptions: (_of(SwimOptions), "SwimOptions"),
+    bool: (_of(bool), "True or False"),
+    bytes: (_of(bytes), "bytes"),
+    int: (_is_number, "a whole number"),
+    str: (_of(str), "the name of an interface"),
+    tuple: (_is_seeds, "a tuple of texts, as in ('192.168.1.4:7946',)"),
 }
+
+
+def _kind(annotation: Any) -> _Kind:
+    """Return the kind of a setting by its type, without None."""
+    types = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    (plain,) = (each for each in types if each is not NoneType)
+    return _KIND_OF_TYPE[get_origin(plain) or plain]
+
+
+_KINDS: Final = {each.name: _kind(each.type) for each in structs.fields(GroupSettings)}
 _MAY_BE_NONE: Final = frozenset(each.name for each in structs.fields(GroupSettings) if each.default is None)
 
 
