@@ -149,7 +149,7 @@ class Play:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.network = GossipNetwork(scenario.random_seed, scenario.options, loss=scenario.loss, keep_changes=False)
+        self.network = GossipNetwork(scenario.random_seed, scenario.options, Node, scenario.loss)
         self.network.watch = self._watch
         self.load = Load(scenario.members)
         self.crashes: list[Crash] = []
@@ -256,7 +256,7 @@ class Play:
             due[victim].add(node.number)
 
 
-def parts(network: GossipNetwork) -> int:
+def parts(network: GossipNetwork[Node]) -> int:
     """Return the number of connected parts of the running nodes."""
     left = {node.number for node in network.up}
     count = 0

@@ -13,7 +13,7 @@ from gossip.core.member import Address, Status
 from gossip.core.messages import PingRequest, PingResponse
 from gossip.core.options import SwimOptions
 from tests.effort import GROUP_SEEDS
-from tests.simulation.gossip_network import GossipNetwork, Node, must
+from tests.simulation.gossip_network import GossipNetwork, Node, is_symmetrical, must
 
 
 def formed(random_seed: int, size: int, **network_options: float) -> tuple[GossipNetwork, list[Node]]:
@@ -236,7 +236,7 @@ def test_full_group_forms_one_connected_overlay(random_seed: int) -> None:
     nodes = network.start(40, capacity=5)
 
     def placed() -> bool:
-        return all(network.peers(node) for node in nodes) and network.is_symmetrical() and parts(network) == 1
+        return all(network.peers(node) for node in nodes) and is_symmetrical(network) and parts(network) == 1
 
     must(network, placed, within_ms=30_000, what="all placed, one overlay")
     network.run(20_000)
@@ -256,7 +256,7 @@ def test_full_overlay_places_late_joiner(random_seed: int) -> None:
     network.run(30_000)
     late = network.add(99, seeds=(4,), capacity=3)
     must(network, lambda: len(network.peers(late)) >= 2, within_ms=20_000, what="the late joiner placed")
-    must(network, lambda: parts(network) == 1 and network.is_symmetrical(), within_ms=10_000, what="one overlay")
+    must(network, lambda: parts(network) == 1 and is_symmetrical(network), within_ms=10_000, what="one overlay")
 
 
 @pytest.mark.parametrize("random_seed", GROUP_SEEDS)
@@ -268,7 +268,7 @@ def test_overlay_after_loss_of_a_third_is_connected(random_seed: int) -> None:
         network.kill(node)
     network.run(60_000)
     assert parts(network) == 1, f"random seed {random_seed}"
-    assert network.is_symmetrical()
+    assert is_symmetrical(network)
 
 
 @pytest.mark.parametrize("random_seed", GROUP_SEEDS)

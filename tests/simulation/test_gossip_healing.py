@@ -10,7 +10,7 @@ import pytest
 from gossip.core.member import Incarnation, NodeId, Status
 from gossip.core.membership import Member
 from tests.effort import GROUP_SEEDS
-from tests.simulation.gossip_network import GossipNetwork, Node, address_of, must, node_id
+from tests.simulation.gossip_network import GossipNetwork, Node, address_of, is_symmetrical, must, node_id
 
 
 def formed(random_seed: int, size: int, capacity: int = 64) -> tuple[GossipNetwork, list[Node]]:
@@ -148,7 +148,7 @@ def test_unlisted_node_joins_again(random_seed: int) -> None:
         assert unlisted.number not in network.peers(node)
 
     def listed() -> bool:
-        return network.is_symmetrical() and any(unlisted.number in network.peers(node) for node in network.up)
+        return is_symmetrical(network) and any(unlisted.number in network.peers(node) for node in network.up)
 
     must(network, listed, within_ms=20_000, what="listed again")
     must(network, network.is_full_mesh, within_ms=60_000, what="a full mesh again")

@@ -9,7 +9,7 @@ from gossip.core.keyring import CLOCK_LIMIT, HEAD_START, ClockBound, DatedKey, K
 from gossip.core.messages import DropReason, KeyringUpdate
 from gossip.core.swim import Swim
 from gossip.core.user_events import CLOCK_EVENT
-from gossip.simulation.network import GossipNetwork, node_id
+from tests.simulation.gossip_network import GossipNetwork, node_id
 from tests.spec.gossip_story import Story
 from tests.spec.test_gossip_keyring import FIRST, key, sealed_node
 from tests.spec.test_gossip_user_events import deliveries, make_event, receive_messages, user_messages_in

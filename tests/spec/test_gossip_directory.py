@@ -6,7 +6,7 @@ from gossip.core.events import SeedsGiven
 from gossip.core.member import NodeId, Status
 from gossip.core.messages import AliveUpdate, JoinAck
 from gossip.core.options import SwimOptions
-from gossip.simulation.network import address_of, node_id
+from tests.simulation.gossip_network import address_of, node_id
 from tests.spec.gossip_story import Story, info_of, verdict
 
 LIMIT = 20

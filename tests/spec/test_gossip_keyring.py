@@ -16,8 +16,8 @@ from gossip.core.events import KeyringChanged, Received, Unreadable
 from gossip.core.keyring import CLOCK_LIMIT, DATED_LIMIT, INSTALLED_LIMIT, KEYS_LIMIT, DatedKey, Keyring, KeyringError
 from gossip.core.messages import DOMAIN, DropReason, JoinNak, KeyringUpdate, Payload, PingRequest, RefusalCode
 from gossip.core.swim import Swim
-from gossip.simulation.network import GossipNetwork, address_of, node_id
 from tests.effort import each_case
+from tests.simulation.gossip_network import GossipNetwork, address_of, node_id
 from tests.spec.gossip_story import Story, sent
 
 

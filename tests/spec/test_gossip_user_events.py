@@ -22,8 +22,8 @@ from gossip.core.messages import (
 )
 from gossip.core.options import SwimOptions
 from gossip.core.queries import REPLIES_BURST, UNPROVED_BURST
-from gossip.simulation.network import GossipNetwork, address_of, node_id
 from tests.effort import GROUP_SEEDS
+from tests.simulation.gossip_network import GossipNetwork, address_of, node_id
 from tests.spec.gossip_story import Story, info_of, sent
 
 
