@@ -22,7 +22,7 @@ import trio
 from msgspec import Struct
 
 from consensus.core.effects import Outcome
-from consensus.core.model import Entry, Index, LogId
+from consensus.core.model import COMMAND, Entry, Index, LogId
 from consensus.core.slow_link import SLOWEST_LINK_BYTES_PER_S
 from consensus.net.backoff import Backoff
 from consensus.net.transfer_time import time_for
@@ -88,7 +88,7 @@ class GarlicFarmClient(TaskOwner):
         self, commands: Sequence[bytes], *, timeout_s: float = 10.0, repeat_unknown: bool = False
     ) -> Submission:
         """Append `commands`, in order, in one request; without any, only find the leader."""
-        data = encode_request(wire.ClientRequest(entries=tuple(Entry.command(0, command) for command in commands)))
+        data = encode_request(wire.ClientRequest(entries=tuple([Entry(0, COMMAND, command) for command in commands])))
         return await self._submit(data, None, timeout_s, repeat_unknown=repeat_unknown)
 
     async def read_index(self, *, timeout_s: float = 10.0) -> Submission:
@@ -107,11 +107,13 @@ class GarlicFarmClient(TaskOwner):
     async def _submit(
         self, data: bytes, needed: Extension | None, timeout_s: float, *, repeat_unknown: bool
     ) -> Submission:
-        attempt = _Attempt()
-        backoff = Backoff(self._options.backoff_first_s, self._options.backoff_longest_s, self._random)
+        attempt, backoff = _Attempt(), None
         due_s = trio.current_time() + timeout_s + time_for(len(data))
         while trio.current_time() < due_s and not attempt.settled(repeat_unknown=repeat_unknown):
             if attempt.pause:
+                backoff = backoff or Backoff(
+                    self._options.backoff_first_s, self._options.backoff_longest_s, self._random
+                )
                 await trio.sleep_until(min(trio.current_time() + backoff.next_s(), due_s))
                 attempt.pause = False
             else:
@@ -203,6 +205,9 @@ class _Attempt(Struct):
 
     def take_reply(self, answer: wire.Reply | Lost) -> None:
         match answer:
+            case wire.Reply() if answer.accepted:
+                self.outcome, self.leader, self.reason = Outcome.COMMITTED, answer.source, ""
+                self.position = LogId(max(0, answer.next_index - 1), answer.term)
             case Lost.QUEUE_FULL:
                 self.failed(f"too many requests wait for server {self.target}", Outcome.BUSY)
             case Lost.UNSENT:
@@ -214,9 +219,6 @@ class _Attempt(Struct):
                     f"server {self.target} closed the connection without a reply: the entry may be committed or not",
                     Outcome.UNKNOWN,
                 )
-            case wire.Reply() if answer.accepted:
-                self.outcome, self.leader, self.reason = Outcome.COMMITTED, answer.source, ""
-                self.position = LogId(max(0, answer.next_index - 1), answer.term)
             case wire.Reply() if answer.destination == answer.source and answer.next_index > 0:
                 self.failed("the session has expired: the command may be executed or not", Outcome.UNKNOWN)
                 self.expired = True

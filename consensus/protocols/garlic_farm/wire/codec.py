@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from consensus.protocols.garlic_farm.wire.entries import decode_entries, encode_entries
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, malformed, too_large
-from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, MessageLimits
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, LONG_MAX, MessageLimits
 from consensus.protocols.garlic_farm.wire.messages import (
     EXCHANGES,
     REPLY_TYPES,
@@ -27,7 +27,8 @@ from consensus.protocols.garlic_farm.wire.values import LogEntry, checked_id, ch
 REQUEST_HEADER = struct.Struct(">BiiQQQQI")
 REPLY = struct.Struct(">BiiQQB")
 _REPLY_CLASSES = {message_type: reply for reply, message_type in REPLY_TYPES.items()}
-_LOG_SIZE_AT = REQUEST_HEADER.size - 4
+_HEADER_BYTES = REQUEST_HEADER.size
+_LOG_SIZE = struct.Struct(f">{_HEADER_BYTES - 4}xI")
 _TAKE_APPLICATIONS = frozenset({MessageType.APPEND_ENTRIES_REQUEST, MessageType.CLIENT_REQUEST})
 READ_AHEAD_BYTES = 65_536
 """Bytes that a reader holds beyond one whole message."""
@@ -72,7 +73,8 @@ def _decode_whole(data: bytes | bytearray, at: int, log: bytes, limits: MessageL
     type_byte, source, destination, term, last_log_term, last_log_index, commit_index, _ = REQUEST_HEADER.unpack_from(
         data, at
     )
-    checked_long(max(term, last_log_term, last_log_index, commit_index), "a term or index of the header")
+    if max(term, last_log_term, last_log_index, commit_index) > LONG_MAX:
+        raise malformed("a term or index of the header is outside 0 … 2^63-1")
     exchange = EXCHANGES[type_byte]
     entries = decode_entries(log, limits)
     applications = LogEntry not in map(type, entries)
@@ -109,10 +111,11 @@ def decode_reply(data: bytes) -> Reply:
     if len(data) != REPLY.size:
         raise malformed(f"{len(data)} bytes are not exactly one reply of {REPLY.size}")
     type_byte, source, destination, term, next_index, accepted = REPLY.unpack(data)
-    reply_class = _REPLY_CLASSES[_reply_type(type_byte)]
+    if type_byte not in _REPLY_CLASSES:
+        _wrong_type(type_byte, "reply")
     if accepted > 1:
         raise malformed(f"a reply's accepted byte is {accepted}, neither 0 nor 1")
-    return reply_class(
+    return _REPLY_CLASSES[type_byte](
         source=source,
         destination=destination,
         term=checked_long(term, "term"),
@@ -124,13 +127,13 @@ def decode_reply(data: bytes) -> Reply:
 def request_size(data: bytes | bytearray, limits: MessageLimits = DEFAULT_LIMITS, at: int = 0) -> int | None:
     """Return the length of the request that begins at `at`, or None while its header is incomplete."""
     if len(data) > at and data[at] not in EXCHANGES:
-        _request_type(data[at])
-    if len(data) - at < REQUEST_HEADER.size:
+        _wrong_type(data[at], "request")
+    if len(data) - at < _HEADER_BYTES:
         return None
-    log_size = int.from_bytes(data[at + _LOG_SIZE_AT : at + REQUEST_HEADER.size])
+    log_size: int = _LOG_SIZE.unpack_from(data, at)[0]
     if log_size > limits.log_bytes:
         raise too_large(f"a request announces {log_size} bytes of log entries; the limit is {limits.log_bytes}")
-    return REQUEST_HEADER.size + log_size
+    return _HEADER_BYTES + log_size
 
 
 class _MessageReader:
@@ -166,10 +169,8 @@ class _MessageReader:
     def _take(self, size: int) -> bytes | None:
         if self.buffered_bytes < size:
             return None
-        with memoryview(self._buffer) as view:
-            taken = bytes(view[self._at : self._at + size])
         self._at += size
-        return taken
+        return bytes(memoryview(self._buffer)[self._at - size : self._at])
 
 
 class RequestReader(_MessageReader):
@@ -194,13 +195,12 @@ class RequestReader(_MessageReader):
         if size is None or len(self._buffer) - at < size:
             return None
         self._at, self.request_bytes = at + size, size
-        with memoryview(self._buffer) as view:
-            # A copy, so that entries do not keep other received bytes in memory.
-            log = bytes(view[at + REQUEST_HEADER.size : at + size])
+        # A copy, so that entries do not keep other received bytes in memory.
+        log = bytes(memoryview(self._buffer)[at + _HEADER_BYTES : at + size])
         head: bytes | bytearray = self._buffer
         if size > READ_AHEAD_BYTES:
             # Otherwise these bytes would stay in memory, outside of any budget, until the peer sends more.
-            head, at = bytes(head[at : at + REQUEST_HEADER.size]), 0
+            head, at = bytes(head[at : at + _HEADER_BYTES]), 0
             self._free_taken()
         return _decode_whole(head, at, log, self._limits)
 
@@ -215,18 +215,10 @@ class ReplyReader(_MessageReader):
 
     def next(self) -> Reply | None:
         """Return the next whole reply, or None until more bytes come."""
-        if self.buffered_bytes:
-            _reply_type(self._buffer[self._at])
+        if self.buffered_bytes and self._buffer[self._at] not in _REPLY_CLASSES:
+            _wrong_type(self._buffer[self._at], "reply")
         data = self._take(REPLY.size)
         return None if data is None else decode_reply(data)
-
-
-def _request_type(type_byte: int) -> MessageType:
-    return MessageType(type_byte) if type_byte in EXCHANGES else _wrong_type(type_byte, "request")
-
-
-def _reply_type(type_byte: int) -> MessageType:
-    return MessageType(type_byte) if type_byte in _REPLY_CLASSES else _wrong_type(type_byte, "reply")
 
 
 def _wrong_type(type_byte: int, expected: str) -> NoReturn:

@@ -66,14 +66,15 @@ def encode_entries(entries: Sequence[WireEntry], limits: MessageLimits = DEFAULT
 def decode_entries(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> tuple[WireEntry, ...]:
     """Return the log entries of a request; `data` must end with the last of them."""
     entries: list[WireEntry] = []
-    at, end, head, largest = 0, len(data), ENTRY_HEAD, limits.entry_bytes
+    at, end, head_bytes, unpack = 0, len(data), ENTRY_HEAD.size, ENTRY_HEAD.unpack_from
+    largest, most = limits.entry_bytes, limits.entries
     while at < end:
-        if len(entries) == limits.entries:
-            raise too_large(f"more than {limits.entries} log entries in one request")
-        begin = at + head.size
+        if len(entries) == most:
+            raise too_large(f"more than {most} log entries in one request")
+        begin = at + head_bytes
         if begin > end:
-            raise malformed(f"{end - at} bytes left for the {head.size}-byte head of a log entry")
-        term, value_type, size = head.unpack_from(data, at)
+            raise malformed(f"{end - at} bytes left for the {head_bytes}-byte head of a log entry")
+        term, value_type, size = unpack(data, at)
         at = begin + size
         if size > largest:
             raise too_large(f"a log entry announces {size} bytes; the limit is {largest}")
