@@ -414,18 +414,18 @@ class ServerConnection:
         slot.reply, slot.ends_connection = reply, reply is None
         if not self._slots or self._slots[0] is not slot:
             return
-        if reply is not None and len(self._slots) == 1 and self._sent_immediately(reply):
+        if reply is not None and len(self._slots) == 1 and self._sent_immediately(encode_reply(reply)):
             self._release_oldest()
             return
         self._ready.set()
 
-    def _sent_immediately(self, reply: wire.Reply) -> bool:
-        """Send a single reply without the writer task; return False if that is not possible now."""
+    def _sent_immediately(self, data: bytes) -> bool:
+        """Send replies without waiting; return False if that is not possible now."""
         stream = self._stream
         if not isinstance(stream, TlsStream) or stream.unsent_bytes:
             return False
         try:
-            stream.send_now(encode_reply(reply))
+            stream.send_now(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return False
         if stream.unsent_bytes:
@@ -456,6 +456,8 @@ class ServerConnection:
             while self._slots and (reply := self._slots[0].reply) is not None:
                 batch += encode_reply(reply)
                 self._release_oldest()
+            if batch and self._sent_immediately(bytes(batch)):
+                continue
             if batch or (isinstance(self._stream, TlsStream) and self._stream.unsent_bytes):
                 if not await self._send(bytes(batch)):
                     break
