@@ -166,12 +166,6 @@ class _MessageReader:
     def buffered_bytes(self) -> int:
         return len(self._buffer) - self._at
 
-    def _take(self, size: int) -> bytes | None:
-        if self.buffered_bytes < size:
-            return None
-        self._at += size
-        return bytes(memoryview(self._buffer)[self._at - size : self._at])
-
 
 class RequestReader(_MessageReader):
     """Finds requests in the bytes of a connection."""
@@ -217,8 +211,10 @@ class ReplyReader(_MessageReader):
         """Return the next whole reply, or None until more bytes come."""
         if self.buffered_bytes and self._buffer[self._at] not in _REPLY_CLASSES:
             _wrong_type(self._buffer[self._at], "reply")
-        data = self._take(REPLY.size)
-        return None if data is None else decode_reply(data)
+        if self.buffered_bytes < REPLY.size:
+            return None
+        self._at += REPLY.size
+        return decode_reply(bytes(memoryview(self._buffer)[self._at - REPLY.size : self._at]))
 
 
 def _wrong_type(type_byte: int, expected: str) -> NoReturn:
