@@ -1,6 +1,8 @@
 """`garlicfarm keys` with a node's control endpoint: key ids as text and as JSON, and never a key."""
 
 import json
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -10,6 +12,7 @@ import trio
 from click.testing import CliRunner, Result
 
 from bridge.api.control_routes import KEYS_REMOVE_CHECK
+from bridge.cli.keys import farm_keys as farm_keys_command
 from bridge.cli.main import cli
 from bridge.node.control.farm_admin import FarmAdmin
 from bridge.node.control.routes import Answer, Handlers, Request, Routes
@@ -18,6 +21,8 @@ from bridge.node.events.event_log import EventLog
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.membership.user_messages import UserMessages
 from bridge.node.security.key_files import load_farm_key
+from bridge.node.settings.places import Places
+from bridge.wire.keys.farm_key import parse_farm_key
 from bridge.wire.keys.text import encode_key
 from consensus import Histogram
 from gossip.core.keyring import key_id
@@ -25,6 +30,8 @@ from tests.effort import each_case
 from tests.node.fake_keys import FakeKeys
 from tests.node.test_cli_commands import served
 from tests.operator_views import farm_view
+
+SERVICE_USER = 65_534
 
 
 async def nothing() -> str | None:
@@ -184,6 +191,29 @@ def test_current_key_file_is_exported_for_owner_only(
     path.write_text("a shopping list")
     assert keys("export", "--replace", str(path)).exit_code == 1
     assert path.read_text() == "a shopping list"
+
+
+def test_root_replaces_key_file_of_service_user(
+    farm: FakeKeys, keys: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The unit gives the key file to its user. This user must be able to read the new file too."""
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        root.chmod(0o755)
+        places = Places(root, root / "state", is_service=True)
+        places.state_dir.mkdir(mode=0o700)
+        assert keys("export", str(places.farm_key)).exit_code == 0
+        if os.geteuid() == 0:
+            for each in (places.state_dir, places.farm_key):
+                os.chown(each, SERVICE_USER, SERVICE_USER)
+        owner = places.state_dir.stat()
+        monkeypatch.setattr(farm_keys_command, "node_places", lambda: places)
+        keys("rotate")
+        done = keys("export", "--replace", str(places.farm_key))
+        assert done.exit_code == 0, done.output
+        status = places.farm_key.stat()
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (owner.st_uid, owner.st_gid, 0o600)
+        assert parse_farm_key(places.farm_key.read_text()).key_ring.primary == farm.chain.primary
 
 
 def test_unconfirmed_key_file_is_exported_with_warning(

@@ -23,6 +23,7 @@ from bridge.api.outputs import (
 )
 from bridge.api.requests import ExportKeysRequest, KeyRequest, ReplaceKeysRequest
 from bridge.cli.failure import fail, failures
+from bridge.cli.founding.starting import as_reader
 from bridge.cli.keys.destination_keys import import_destination, new_destination, offline
 from bridge.cli.keys.master import master
 from bridge.cli.keys.receive import receive
@@ -53,6 +54,7 @@ from bridge.node.security.key_files import (
     save_farm_key,
     write_private_file,
 )
+from bridge.node.settings.places import node_places
 from bridge.wire.keys.client_key import new_client_key
 from bridge.wire.keys.curve_key import CurveKey, new_curve_key, to_z85
 from bridge.wire.keys.farm_key import DEFAULT_CLUSTER, EXPECT_LIMIT, FarmKeyError, new_farm_key, parse_farm_key
@@ -129,7 +131,8 @@ def new_client(file: Path, *, name: str, as_json: bool) -> None:
         save_client_key(file, client)
     end_with_json(NewClientOutput(str(file), name, client.public_key), as_json=as_json)
     echo(f"{file}: the client key {name}, public key {client.public_key}.")
-    echo(f"At a node of the farm:  garlicfarm node admit-client {public_path_of(file)} --scope weights  (or operator)")
+    public = shlex.quote(str(public_path_of(file)))
+    echo(f"At a node of the farm:  garlicfarm node admit-client {public} --scope weights  (or operator)")
 
 
 @keys.command("new-curve")
@@ -402,7 +405,8 @@ def export(file: Path, node: str | None, *, replace: bool, unconfirmed: bool, as
     with failures(FarmKeyError, KeyFileError):
         farm_key = parse_farm_key(text)
         if replace and file.exists():
-            replace_farm_key(file, farm_key)
+            # The unit of the package gives the file to the node's user, and root types the command.
+            replace_farm_key(file, farm_key, reader=as_reader(node_places(), file))
         else:
             save_farm_key(file, farm_key)
     cluster_id = None if farm_key.cluster_id is None else farm_key.cluster_id.hex()

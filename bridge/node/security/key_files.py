@@ -12,6 +12,7 @@ import shlex
 import stat
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from time import time_ns
 from typing import Final, Generic, TypeVar
@@ -193,9 +194,15 @@ def save_farm_key(path: Path, farm_key: FarmKey) -> None:
     write_private_file(path, farm_key_text(farm_key))
 
 
-def replace_farm_key(path: Path, farm_key: FarmKey, *, earlier: bool = False) -> None:
-    """Replace a farm key file of the same farm; with `earlier` also one with a later epoch."""
-    older = load_farm_key(path)
+def replace_farm_key(
+    path: Path, farm_key: FarmKey, *, earlier: bool = False, reader: AbstractContextManager[None] | None = None
+) -> None:
+    """Replace a farm key file of the same farm; with `earlier` also one with a later epoch.
+
+    `reader` changes the user for the reading. The file keeps its owner, so that the node's user can still read it.
+    """
+    with reader or nullcontext():
+        older = load_farm_key(path)
     if older.label != farm_key.label:
         raise KeyFileError(
             f"{path} is the key file of farm {older.label.hex()}, not of {farm_key.label.hex()}, and is not "
@@ -207,7 +214,9 @@ def replace_farm_key(path: Path, farm_key: FarmKey, *, earlier: bool = False) ->
             " overwritten: restart the node with that file, and it sends the keys to the other nodes"
         )
     try:
-        replace_file(path, farm_key_text(farm_key).encode())
+        status = path.stat()
+        owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
+        replace_file(path, farm_key_text(farm_key).encode(), owner=owner)
     except OSError as error:
         raise KeyFileError(
             f"{path} cannot be written, and stays as it was: {error.strerror or error}{access_advice(path, error)}"
