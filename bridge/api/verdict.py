@@ -289,11 +289,17 @@ def _waiting(facts: FarmFacts) -> Concern | None:
     if view.node.raft_id in view.removed:
         text = "Waiting: an operator has removed this node from the farm"
         return Concern(VerdictKind.WAITING, text, "`garlicfarm servers restore` allows it to join again", None)
+    advice = (
+        "run the `garlicfarm join TOKEN` of `garlicfarm init` on the other machines, or start their nodes; if they run,"
+        " check the seeds, broadcast and the firewall"
+    )
     match view.node.phase:
         case Phase.OBSERVER:
             text = "Waiting for the farm to admit this node"
+            advice = "wait until this node has the whole log; `garlicfarm servers` at the leader shows its lag"
         case Phase.FOUNDED | Phase.STOPPING:
             text = "Starting: this node opens its log"
+            advice = "wait until this node has read the log"
         case Phase.DISCOVERING | Phase.FORMING:
             here = _nodes_here(view)
             missing = f"Waiting for {_missing(view)}"
@@ -304,10 +310,6 @@ def _waiting(facts: FarmFacts) -> Concern | None:
             )
     if alarm is not None and alarm.kind != ISOLATED.kind:
         return Concern(VerdictKind.WAITING, f"{text}: see the alarm {alarm.kind}", alarm.action, None)
-    advice = (
-        "run the `garlicfarm join TOKEN` of `garlicfarm init` on the other machines, or start their nodes; if they run,"
-        " check the seeds, broadcast and the firewall"
-    )
     return Concern(VerdictKind.WAITING, text, advice, None)
 
 

@@ -635,11 +635,13 @@ async def test_kept_link_reconnects_until_it_is_released(stage: Stage, autojump_
     await trio.aclose_forcefully(stage.live[-1])
     await trio.sleep(5)
     assert [view.connected for view in sender.links.describe()] == [True]
-    # When the server is no longer a member and the connection breaks, then it is not dialed again
+    # When the server is no longer a member and the connection breaks, then it is not dialed again, and not listed
     sender.links.connect(())
+    assert [view.connected for view in sender.links.describe()] == [True]
+    connections = stage.connections
     await trio.aclose_forcefully(stage.live[-1])
     await trio.sleep(5)
-    assert [view.connected for view in sender.links.describe()] == [False]
+    assert (sender.links.describe(), stage.connections) == ((), connections)
 
 
 @pytest.mark.parametrize(

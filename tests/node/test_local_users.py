@@ -95,7 +95,7 @@ def test_private_state_directory_is_used(machine: Machine) -> None:
     [
         (Machine().add("/home/me/state", ME, 0o777), "chmod go-w /home/me/state"),
         (Machine().add("/home/me/state", ME, 0o770), "chmod go-w /home/me/state"),
-        (Machine().add("/home/me/state", ME, 0o1777), "chmod go-w /home/me/state"),
+        (Machine().add("/home/me/state", ME, 0o1777), "Name another directory, which only its owner can write"),
         (Machine().add("/home/me", ME, 0o775).add("/home/me/state", ME, 0o700), "chmod go-w /home/me`"),
         (Machine().add("/home/me", ME, 0o777), "chmod go-w /home/me`"),
         (Machine().add("/home/me/state", OTHER_USER, 0o700), "sudo -u '#1001'"),

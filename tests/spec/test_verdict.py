@@ -689,6 +689,14 @@ def test_verdict_is_first_concern_by_precedence(
     assert (found.kind is VerdictKind.HEALTHY) == (len(concerns) == 1 and found.severity is Severity.OK)
 
 
+@pytest.mark.parametrize("phase", [Phase.OBSERVER, Phase.FOUNDED])
+def test_node_of_created_farm_advises_to_wait_for_log(phase: Phase) -> None:
+    waiting = replace(healthy(), node=replace(healthy().node, phase=phase))
+    found = verdict(replace(waiting, raft=replace(waiting.raft, role=RaftRole.NONE)))
+    assert found.kind is VerdictKind.WAITING
+    assert found.advice.startswith("wait until this node has ")
+
+
 def test_waiting_node_with_retired_key_advises_export() -> None:
     """With alarms of formation and of the key, the remedy of the key comes first: the node cannot read any message."""
     alarms = (AlarmView("formation", "waits", "found it"), AlarmView("key-retired", "old key", "export the key"))

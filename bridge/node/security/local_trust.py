@@ -125,9 +125,12 @@ def check_state_directory(path: Path, facts: Facts | None = None) -> None:
         return
     _check_owner(path, step, status, known)
     if _written_by_others(step, status, known):
+        remedy = f"`chmod go-w {shlex.quote(str(path))}`, check that nothing in it was changed, and try again"
+        if status.st_mode & stat.S_ISVTX:
+            # Other programs use such a directory, so its mode must stay.
+            remedy = "Name another directory, which only its owner can write"
         raise UntrustedPathError(
-            f"{path} can be written by other users (mode {_mode(status):04o}): its content may be forged. `chmod go-w"
-            f" {shlex.quote(str(path))}`, check that nothing in it was changed, and try again"
+            f"{path} can be written by other users (mode {_mode(status):04o}): its content may be forged. {remedy}"
         )
 
 

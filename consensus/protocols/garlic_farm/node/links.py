@@ -191,8 +191,8 @@ class PeerLinks:
             link.disconnect()
 
     def describe(self) -> tuple[LinkView, ...]:
-        """Return the state of every link."""
-        return tuple(link.view() for link in self._links.values())
+        """Return the state of every link, without unused links to former members."""
+        return tuple(link.view() for link in self._links.values() if not link.is_unused)
 
 
 class _Link:
