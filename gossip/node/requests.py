@@ -46,6 +46,7 @@ ANSWERS_LIMIT: Final = 1024
 GRACE_S: Final = 0.5
 """The time left to the core to end a query after its deadline: replies may be in flight."""
 
+_BEFORE_MESSAGES: Final = (MetadataChanged, MaintenanceSwitched, KeyringChanged)
 Request = UserEventRequested | QueryRequested | AnswerGiven
 
 
@@ -72,13 +73,11 @@ class Requests:
 
     def __init__(self, ring_doorbell: Callable[[], None]) -> None:
         self._ring_doorbell = ring_doorbell
-        self._metadata: bytes | None = None
-        self._maintenance: bool | None = None
+        self._last: dict[type[Event], Event] = {}
+        """The last request of each kind of which only the last one counts."""
         self._seeds: dict[Address, None] = {}
         self._former_seeds: dict[Address, None] = {}
-        self._keyring: Keyring | None = None
         self._own, self._answers = _OriginQueue(), _OriginQueue()
-        self._leave = False
         self.done = trio.Event()
         """Set when all requests up to now have been executed."""
 
@@ -87,8 +86,7 @@ class Requests:
         _require_bytes("metadata", metadata)
         if len(metadata) > METADATA_LIMIT_BYTES:
             raise ValueError(f"metadata has {len(metadata)} bytes, the limit is {METADATA_LIMIT_BYTES}")
-        self._metadata = metadata
-        self._ring_doorbell()
+        self._replace(MetadataChanged(metadata))
 
     def add_seeds(self, addresses: Iterable[Address], former: Iterable[Address] = ()) -> None:
         """Add seeds; remove the seeds in `former`."""
@@ -104,20 +102,24 @@ class Requests:
 
     def set_maintenance(self, *, on: bool) -> None:
         """Turn maintenance on or off."""
-        self._maintenance = on
-        self._ring_doorbell()
+        self._replace(MaintenanceSwitched(on))
 
     def change_keyring(self, keyring: Keyring) -> None:
         """Queue a changed keyring.
 
         The queue never refuses it, because a node that does not follow its group's keys is cut off.
         """
-        self._keyring = keyring if self._keyring is None else self._keyring.merge(keyring)
-        self._ring_doorbell()
+        earlier = self._last.get(KeyringChanged)
+        self._replace(
+            KeyringChanged(earlier.keyring.merge(keyring) if isinstance(earlier, KeyringChanged) else keyring)
+        )
 
     def leave(self) -> None:
         """Request to leave the group."""
-        self._leave = True
+        self._replace(LeaveRequested())
+
+    def _replace(self, request: Event) -> None:
+        self._last[type(request)] = request
         self._ring_doorbell()
 
     def add(self, request: Request, now_ms: int) -> None:
@@ -139,21 +141,14 @@ class Requests:
         if self._seeds or self._former_seeds:
             events.append(SeedsGiven(tuple(self._seeds), tuple(self._former_seeds)))
             self._seeds, self._former_seeds = {}, {}
-        if self._metadata is not None:
-            events.append(MetadataChanged(self._metadata))
-            self._metadata = None
-        if self._maintenance is not None:
-            events.append(MaintenanceSwitched(self._maintenance))
-            self._maintenance = None
-        if self._keyring is not None:
-            events.append(KeyringChanged(self._keyring))
-            self._keyring = None
+        last, self._last = self._last, {}
+        leave = last.pop(LeaveRequested, None)
+        events += [last[kind] for kind in _BEFORE_MESSAGES if kind in last]
         for lane in (self._own, self._answers):
             events.extend(lane.waiting)
             lane.waiting.clear()
-        if self._leave:
-            events.append(LeaveRequested())
-            self._leave = False
+        if leave is not None:
+            events.append(leave)
         return done, events
 
 
