@@ -97,14 +97,12 @@ def _metadata(_: int) -> bytes:
 
 
 @contextmanager
-def peers_of(
-    address: str, ring: Keyring | None, count: int = PEERS, metadata: Callable[[int], bytes] = _metadata
-) -> Iterator[list[Peer]]:
+def peers_of(address: str, ring: Keyring | None, metadata: Callable[[int], bytes] = _metadata) -> Iterator[list[Peer]]:
     """Yield peers with their sockets, before they join."""
     host, port = parse_endpoint(address)
     peers: list[Peer] = []
     try:
-        for number in range(count):
+        for number in range(PEERS):
             endpoint = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             endpoint.connect((host, port))
             identity = NodeIdentity.throwaway()

@@ -21,6 +21,7 @@ from pathlib import Path
 import trio
 
 BLOCK_BYTES = 4096
+RUNS, RUN_S = 5, 0.5
 MESSAGE = b"x" * 256
 
 
@@ -45,13 +46,13 @@ class Machine:
         ]
 
 
-def measure(directory: Path, *, runs: int = 5, seconds: float = 0.5) -> Machine:
+def measure(directory: Path) -> Machine:
     """Measure the limits; write files into `directory`, which should be on the farm's disk."""
     return Machine(
         description=describe(),
-        fdatasync_per_s=_spread(lambda: _fdatasync_rate(directory, seconds), runs),
-        blocking_round_trip_us=_spread(lambda: _blocking_round_trip_us(seconds), runs),
-        trio_round_trip_us=_spread(lambda: trio.run(_trio_round_trip_us, seconds), runs),
+        fdatasync_per_s=_spread(lambda: _fdatasync_rate(directory)),
+        blocking_round_trip_us=_spread(_blocking_round_trip_us),
+        trio_round_trip_us=_spread(lambda: trio.run(_trio_round_trip_us)),
     )
 
 
@@ -74,12 +75,12 @@ def _microseconds(name: str, spread: tuple[float, float, float]) -> str:
     return f"{name:<29} {mid:,.0f} us (runs {low:,.0f} to {high:,.0f})"
 
 
-def _spread(measurement: Callable[[], float], runs: int) -> tuple[float, float, float]:
-    values = [measurement() for _ in range(runs)]
+def _spread(measurement: Callable[[], float]) -> tuple[float, float, float]:
+    values = [measurement() for _ in range(RUNS)]
     return min(values), statistics.median(values), max(values)
 
 
-def _fdatasync_rate(directory: Path, seconds: float) -> float:
+def _fdatasync_rate(directory: Path) -> float:
     with tempfile.NamedTemporaryFile(dir=directory) as file:
         blocks = 256
         file.write(b"\0" * BLOCK_BYTES * blocks)
@@ -87,7 +88,7 @@ def _fdatasync_rate(directory: Path, seconds: float) -> float:
         os.fsync(file.fileno())
         count = 0
         started = time.perf_counter()
-        while time.perf_counter() - started < seconds:
+        while time.perf_counter() - started < RUN_S:
             os.pwrite(file.fileno(), MESSAGE, count % blocks * BLOCK_BYTES)
             os.fdatasync(file.fileno())
             count += 1
@@ -114,19 +115,19 @@ def _echo_server() -> Iterator[int]:
         listener.close()
 
 
-def _blocking_round_trip_us(seconds: float) -> float:
+def _blocking_round_trip_us() -> float:
     with _echo_server() as port, socket.create_connection(("127.0.0.1", port)) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         count = 0
         started = time.perf_counter()
-        while time.perf_counter() - started < seconds:
+        while time.perf_counter() - started < RUN_S:
             client.sendall(MESSAGE)
             client.recv(4096)
             count += 1
         return (time.perf_counter() - started) / count * 1e6
 
 
-async def _trio_round_trip_us(seconds: float) -> float:
+async def _trio_round_trip_us() -> float:
     async def echo(stream: trio.SocketStream) -> None:
         async for data in stream:
             await stream.send_all(data)
@@ -137,7 +138,7 @@ async def _trio_round_trip_us(seconds: float) -> float:
         async with await trio.open_tcp_stream("127.0.0.1", port) as client:
             count = 0
             started = time.perf_counter()
-            while time.perf_counter() - started < seconds:
+            while time.perf_counter() - started < RUN_S:
                 await client.send_all(MESSAGE)
                 await client.receive_some()
                 count += 1

@@ -103,7 +103,7 @@ class ZmqRaftGroup:
         self.options = dict(options or {})
         self.arguments = tuple(arguments)
         self._relay = relay
-        self._clients: list[PackageClient] = []
+        self._client: PackageClient | None = None
 
     @property
     def urls(self) -> list[str]:
@@ -197,18 +197,17 @@ class ZmqRaftGroup:
             return None
         return dict(found)
 
-    async def client(self, *, new: bool = False) -> "PackageClient":
-        """Return the client of the package as a process: the existing one, or a new one."""
-        if new or not self._clients:
-            client = await PackageClient.start(self.urls, self.directory / "client.log")
-            self._nursery.start_soon(client.run)
-            self._clients.append(client)
-        return self._clients[-1] if new else self._clients[0]
+    async def client(self) -> "PackageClient":
+        """Return the client of the package as a process; the first call starts it."""
+        if self._client is None:
+            self._client = await PackageClient.start(self.urls, self.directory / "client.log")
+            self._nursery.start_soon(self._client.run)
+        return self._client
 
     async def close(self) -> None:
         """End every process."""
-        for client in self._clients:
-            await client.end()
+        if self._client is not None:
+            await self._client.end()
         for member in self.members.values():
             await self.stop(member)
 

@@ -15,12 +15,11 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[max(ceil(share * len(ordered)) - 1, 0)]
 
 
-def spread(values: Sequence[float], unit: str = "") -> str:
+def spread(values: Sequence[float]) -> str:
     """Return median, 99 % and the largest as text."""
     if not values:
         return NONE
-    shown = " / ".join(f"{quantile(values, share):.1f}" for share in (0.5, 0.99, 1.0))
-    return f"{shown}{unit}"
+    return " / ".join(f"{quantile(values, share):.1f}" for share in (0.5, 0.99, 1.0))
 
 
 def figures(play: Play) -> list[tuple[str, str]]:

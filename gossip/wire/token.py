@@ -34,16 +34,15 @@ TOKEN_BYTES: Final = NODE_ID_BYTES + _EXPIRY_BYTES + _MAC_BYTES
 class TokenMint:
     """Mints and recognizes the tokens of one start of a node."""
 
-    def __init__(self, node_id: NodeId, secret: bytes, lifetime_ms: int = TOKEN_LIFETIME_MS) -> None:
+    def __init__(self, node_id: NodeId, secret: bytes) -> None:
         if len(secret) != TOKEN_SECRET_BYTES:
             raise ValueError(f"a token secret has {TOKEN_SECRET_BYTES} bytes, not {len(secret)}")
         self._node_id = node_id
         self._secret = secret
-        self._lifetime_ms = lifetime_ms
 
     def mint(self, address: Address, applicant: NodeId, now_ms: int) -> bytes:
         """Return a token for `applicant` at `address`."""
-        head = self._node_id + (now_ms + self._lifetime_ms).to_bytes(_EXPIRY_BYTES, "big")
+        head = self._node_id + (now_ms + TOKEN_LIFETIME_MS).to_bytes(_EXPIRY_BYTES, "big")
         return head + self._mac(head, address, applicant)
 
     def recognizes(self, token: bytes, address: Address, applicant: NodeId, now_ms: int) -> bool:
