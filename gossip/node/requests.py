@@ -74,7 +74,7 @@ class Requests:
     def __init__(self, ring_doorbell: Callable[[], None]) -> None:
         self._ring_doorbell = ring_doorbell
         self._last: dict[type[Event], Event] = {}
-        """The last request of each kind of which only the last one counts."""
+        """The last metadata, maintenance, keyring and leave request, by kind."""
         self._seeds: dict[Address, None] = {}
         self._former_seeds: dict[Address, None] = {}
         self._own, self._answers = _OriginQueue(), _OriginQueue()
