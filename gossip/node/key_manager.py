@@ -197,7 +197,7 @@ class KeyManager:
         for key in (chain.primary, *chain.others, *chain.retired):
             if key_id(key).hex() == name:
                 return key
-        raise KeyringError(f"no key has the id {name[: 2 * KEY_ID_BYTES]!r}: list shows those there are")
+        raise KeyringError(f"no key has the id {name[: 2 * KEY_ID_BYTES]!r}; the list of keys shows all ids")
 
     def _living(self) -> set[NodeId]:
         # A suspect may be alive, and would be cut off like any other member.

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from pipeline.output.buckets import Output
 from pipeline.output.documents import Document, sync
-from pipeline.tables.batch_notes import RESTORE
+from pipeline.tables.batch_notes import repair_remedy
 from pipeline.tables.files import TableDamagedError
 
 CHECKPOINT, EVENTS_CHECKPOINT = "checkpoint", "checkpoint-events"
@@ -54,7 +54,7 @@ class StoredCheckpoint:
         file = self._root / _OFFSETS / str(number)
         found = read_offset(file)
         if found is None:
-            raise TableDamagedError(f"{file} is missing or damaged; {RESTORE}")
+            raise TableDamagedError(f"{file} is missing or damaged; {repair_remedy(self._root.parent)}")
         return found
 
     def begin(self) -> None:

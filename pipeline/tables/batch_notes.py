@@ -30,7 +30,6 @@ _FROM_BACKUP: Final = (
     "restore the entire output directory from one backup, or read the log again into another output directory"
 )
 """The remedy if these notes are lost: a repair needs them."""
-RESTORE: Final = f"stop the pipeline and run `garlicfarm pipeline repair`, {_FROM_BACKUP}"
 
 
 class Continuity(Enum):
@@ -107,8 +106,13 @@ def refuse_older(root: Output, batch: int, noted: int) -> None:
         end = "is missing or empty" if batch < 0 else f"ends with batch {batch}"
         raise TableDamagedError(
             f"{root} {end} and had batch {noted} before: it is older than the other tables, or its last commit was"
-            f" lost; {RESTORE}"
+            f" lost; {repair_remedy(root.parent)}"
         )
+
+
+def repair_remedy(output: Output) -> str:
+    """Return the remedy for tables, records and checkpoints from different times."""
+    return f"stop the pipeline and run `garlicfarm pipeline repair --output {output}`, {_FROM_BACKUP}"
 
 
 def refuse_record(output: Output, query: str, record: NotedBatches | None, last: int) -> None:
@@ -230,7 +234,7 @@ class BatchNotes:
             side = "older" if batch <= noted.done else "newer"
             raise TableDamagedError(
                 f"the checkpoint in {self.path.parent} is {side} than the tables: it continues with batch {batch}, and"
-                f" the tables end with batch {noted.done}; {RESTORE}"
+                f" the tables end with batch {noted.done}; {repair_remedy(self.path.parent)}"
             )
         through = _through(noted)
         for farm, each in ranges.items():
@@ -262,7 +266,7 @@ class BatchNotes:
         if ranges != (begun := _ranges(noted.ranges)):
             raise TableDamagedError(
                 f"the checkpoint in {self.path.parent} is older than the tables: it gives the number {batch} to"
-                f" {_words(ranges)}, and the tables took {_words(begun)} under it; {RESTORE}"
+                f" {_words(ranges)}, and the tables took {_words(begun)} under it; {repair_remedy(self.path.parent)}"
             )
 
     def _refuse_gap(self, farm: str, first: int, through: int | None) -> None:
@@ -273,7 +277,7 @@ class BatchNotes:
         side = "newer" if first > through else "older"
         raise TableDamagedError(
             f"the checkpoint in {self.path.parent} is {side} than the tables: it continues farm {farm} with entry"
-            f" {first}, and the tables end with entry {through}; {RESTORE}"
+            f" {first}, and the tables end with entry {through}; {repair_remedy(self.path.parent)}"
         )
 
     def _load(self) -> _Noted | None:
@@ -297,7 +301,7 @@ def _path(output: Output, query: str) -> Output:
 
 
 def _other_record(path: Output, fault: str) -> TableDamagedError:
-    return TableDamagedError(f"{path} does not belong to the tables: {fault}; {RESTORE}")
+    return TableDamagedError(f"{path} does not belong to the tables: {fault}; {repair_remedy(path.parent)}")
 
 
 def _damaged(path: Output, error: Exception) -> TableDamagedError:

@@ -168,7 +168,9 @@ def read_on_disk(root: Output, path: str, read: Callable[[Path], Read], *, is_cu
 
 def remedy(root: Output) -> str:
     """Return the remedy for a damaged table."""
-    return FROM_BACKUP if root.name in NOT_REPAIRED else f"run `garlicfarm pipeline repair`, {FROM_BACKUP}"
+    if root.name in NOT_REPAIRED:
+        return FROM_BACKUP
+    return f"run `garlicfarm pipeline repair --output {root.parent}`, {FROM_BACKUP}"
 
 
 def _damaged(root: Output, file: Path, error: Exception) -> OSError:

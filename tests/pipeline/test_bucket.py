@@ -572,7 +572,7 @@ def test_lost_object_is_found_despite_its_copy(s3: S3Server, place: BucketPath) 
     del s3.objects[f"{place.key}/clocks/{file.path}"]
     assert next(examine(place).lines()) == "clocks: 1 data files are missing or damaged"
     data_files.place_on_disk(place / "clocks", file.path).unlink()
-    with pytest.raises(QueryError, match=rf"{place}/.*{file.path} is missing: run `garlicfarm pipeline repair`"):
+    with pytest.raises(QueryError, match=rf"{place}/.*{file.path} is missing: run .* repair --output {place}`"):
         documents(place, "SELECT index FROM clocks")
 
 

@@ -143,7 +143,7 @@ def test_answer_from_older_table_is_refused(
     end = "is missing or empty" if is_removed else "ends with batch 0"
     assert result.exit_code == 1
     assert f"{table} {end} and had batch 2 before" in result.output
-    assert "run `garlicfarm pipeline repair`" in result.output
+    assert f"run `garlicfarm pipeline repair --output {output}`" in result.output
 
 
 def test_tables_with_older_record_are_refused(before_and_after: tuple[Path, Path], tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_tables_with_older_record_are_refused(before_and_after: tuple[Path, Path
     for sql in ("SELECT count(*) FROM reports", "completeness"):
         result = CliRunner().invoke(query, [sql, "--output", str(output)])
         assert (result.exit_code, f"{record} does not belong to the tables: it " in result.output) == (1, True)
-    with pytest.raises(TableDamagedError, match=r"does not belong to the tables: it .*`garlicfarm pipeline repair`"):
+    with pytest.raises(TableDamagedError, match=r"does not belong to the tables: it .*`.* repair --output "):
         lake_at(output)
 
 

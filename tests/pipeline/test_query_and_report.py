@@ -204,7 +204,7 @@ def test_query_of_damaged_file_names_file_and_remedy(kind: str, tmp_path: Path) 
     write_derived(tmp_path, "router_health", rows)
     stored = stored_files(tmp_path / "router_health")[0]
     damage(tmp_path / "router_health" / stored.path, kind)
-    with pytest.raises(QueryError, match=rf"{stored.path} is (damaged|missing).*: run `garlicfarm pipeline repair`"):
+    with pytest.raises(QueryError, match=rf"{stored.path} is (damaged|missing).*: run .* repair --output "):
         documents(tmp_path, "SELECT * FROM router_health")
 
 
@@ -219,7 +219,7 @@ def test_derivation_from_damaged_file_names_file_and_remedy(kind: str, tmp_path:
             sources.view(connection, "clocks", [stored])
             connection.execute("SELECT * FROM all_clocks").fetchall()
 
-    with pytest.raises(TableDamagedError, match=r"is (damaged|missing).*: run `garlicfarm pipeline repair`"):
+    with pytest.raises(TableDamagedError, match=r"is (damaged|missing).*: run .* repair --output "):
         read()
 
 
