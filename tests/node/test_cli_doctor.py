@@ -124,6 +124,7 @@ def test_unreadable_configuration_is_reported_with_remedy(tmp_path: Path) -> Non
     several.write_text('nonsense = 1\n[gossip]\nbind = "nowhere"\n')
     done = CliRunner().invoke(cli, ["doctor", "--config", str(several), "--state-dir", str(tmp_path / "state")])
     assert done.stdout.count("problem  configuration") > 1
+    assert f"-> correct {several}, or give an option of `garlicfarm run`" in done.stdout
     assert done.stderr == "garlicfarm: not ready: configuration\n"
 
 

@@ -53,8 +53,8 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
         configuration = load_configuration(path, overrides)
     except ConfigurationError as error:
         problems = str(error).splitlines()
-        where = "in a file for --config" if path is None else f"in {path}"
-        action = f"give it as an option of `garlicfarm run` or {where}; `garlicfarm help settings` has the settings"
+        given = "set it in a file for --config" if path is None else f"correct {path}"
+        action = f"{given}, or give an option of `garlicfarm run`; `garlicfarm help settings` has the settings"
         checks.extend(Check("configuration", CheckResult.PROBLEM, problem, action) for problem in problems)
         state_dir = overrides.state_dir or default_state_directory()
     else:
