@@ -2,7 +2,7 @@
 --
 -- A leader writes a clock entry at its election and in each reporting period. A term's first and last one bound what is
 -- known of its leadership. The time between one term's last and the next term's first is how long the log shows no
--- leader: an upper bound of the real gap, by at most one reporting period. It is unknown if log time was set back.
+-- leader: an upper bound of the real gap, by at most one reporting period.
 --
 -- `known` is what the table has, and newer clock entries are put to it.
 WITH pieces AS (
@@ -31,7 +31,6 @@ terms AS (
   GROUP BY farm, term, leader_id
 )
 SELECT t.*,
-  nullif(greatest(unix_millis(first_at)
-    - lag(unix_millis(last_at)) OVER (PARTITION BY farm ORDER BY first_index), -1), -1) AS gap_ms,
+  unix_millis(first_at) - lag(unix_millis(last_at)) OVER (PARTITION BY farm ORDER BY first_index) AS gap_ms,
   coalesce(lag(leader_id) OVER (PARTITION BY farm ORDER BY first_index) <> leader_id, FALSE) AS leader_changed
 FROM terms t

@@ -1,7 +1,7 @@
 -- Which servers published, a row a reign, and the gaps between.
 --
 -- A publisher commits to every structure before it signs it. A reign is a run of publications of one server for one
--- master; the time between two reigns is how long no server published. It is unknown if log time was set back.
+-- master; the time between two reigns is how long no server published.
 --
 -- `known` is what the table has, and newer publications are put to it.
 WITH pieces AS (
@@ -36,6 +36,5 @@ reigns AS (
   GROUP BY farm, master, server_id, reign
 )
 SELECT r.*,
-  nullif(greatest(unix_millis(first_at)
-    - lag(unix_millis(last_at)) OVER (PARTITION BY farm, master ORDER BY first_index), -1), -1) AS gap_ms
+  unix_millis(first_at) - lag(unix_millis(last_at)) OVER (PARTITION BY farm, master ORDER BY first_index) AS gap_ms
 FROM reigns r

@@ -131,19 +131,6 @@ def in_wide_windows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
     return derive_whole(tmp_path_factory.mktemp("wide"), over_days()[0], 7 * MINUTE_MS)
 
 
-def test_gap_after_correction_of_log_time_is_unknown(tmp_path: Path) -> None:
-    log = MadeUpLog()
-    log.tick(0)
-    log.tick(30_000)
-    log.log_time_ms -= 7_200_000
-    log.tick(0, leader=2)
-    log.entries[-1]["term"] = 2
-    gold = Gold(tmp_path, 60_000)
-    tables_of(log, tmp_path, gold=gold)
-    gold.refresh(0)
-    assert [(row["term"], row["gap_ms"]) for row in gold_rows(tmp_path, "leaderships")] == [(1, None), (2, None)]
-
-
 def test_tables_equal_rows_of_earlier_implementation(tmp_path: Path) -> None:
     found = derive_whole(tmp_path, generated_log(6, 0.25, 7), HALF_HOUR_MS)
     expected: Rows = json.loads(EXPECTED.read_text(encoding="utf-8"))

@@ -6,7 +6,8 @@
 --
 -- A day without a new term does not have a row. The newest term of a farm has not ended, so its length is unknown.
 WITH followed AS (
-  SELECT farm, CAST(first_at AS DATE) AS day, gap_ms, leader_changed,
+  -- After a correction of log time, a gap is negative: its length is unknown.
+  SELECT farm, CAST(first_at AS DATE) AS day, CASE WHEN gap_ms >= 0 THEN gap_ms END AS gap_ms, leader_changed,
     CASE WHEN lead(first_index) OVER (PARTITION BY farm ORDER BY first_index) IS NOT NULL
       THEN unix_millis(last_at) - unix_millis(first_at) END AS lasted_ms
   FROM leaderships
