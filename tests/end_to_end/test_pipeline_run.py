@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.farm import Farm, call
-from tests.spark import QUICK_JVM
+from tests.spark import COMMAND_BOUND_S, QUICK_JVM
 
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.soak)])
@@ -17,7 +17,7 @@ def test_pipeline_shows_router_health_of_each_server(
     nodes = [argument for node in farm.nodes for argument in ("--node", str(node.directory))]
     ended = call(
         *("pipeline", "run", "--once", "--json", "--output", str(tmp_path / "tables"), "--engine", engine, *nodes),
-        timeout_s=180,
+        timeout_s=COMMAND_BOUND_S,
         anew=True,
     )
     assert ended.returncode == 0, ended.stderr

@@ -16,3 +16,5 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-Bytecod
 
 Classes are not verified. Their verification takes a tenth of the processor time of the start.
 """
+COMMAND_BOUND_S = 1_200.0
+"""Limit for one command with Spark, which takes 25 s of processor time. A busy machine takes many times as long."""

@@ -13,12 +13,10 @@ from pipeline.serve.query import QueryError, documents
 from tests.end_to_end.farm import START_BOUND_S, call, wait_until
 from tests.interop.kafka.test_readers import jars, needs_readers, node_with, records
 from tests.processes import child
-from tests.spark import QUICK_JVM
+from tests.spark import COMMAND_BOUND_S, QUICK_JVM
 
 pytestmark = [pytest.mark.interop, needs_readers, pytest.mark.timeout(3_900)]
 
-BEGIN_BOUND_S = 1_200.0
-"""Limit for one command with Spark, which takes 25 s of processor time. A busy machine takes many times as long."""
 QUICK_START = f"spark.driver.extraJavaOptions={QUICK_JVM}"
 PAUSE_S = 90
 """Pause between two batches. The recovery must fit into it, because a task without a broker would end the run."""
@@ -32,7 +30,7 @@ def command(name: str, listen: str, output: Path, *options: str) -> list[str]:
 
 
 def ended(command: list[str]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, capture_output=True, text=True, timeout=BEGIN_BOUND_S, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_BOUND_S, check=False)
 
 
 def once(listen: str, output: Path, *options: str) -> "subprocess.CompletedProcess[str]":
@@ -82,7 +80,7 @@ def test_recovery_of_farm_ends_run_over_its_topic(tmp_path: Path) -> None:
                 stderr=problem,
             ) as run,
         ):
-            wait_until(lambda: bool(read_entries(output)), BEGIN_BOUND_S, "the run has written a batch")
+            wait_until(lambda: bool(read_entries(output)), COMMAND_BOUND_S, "the run has written a batch")
             cluster = node.view().farm.cluster_id
             node.stop()
             recovery = json.loads(call("recover", "--from", node.directory, "--yes", "--json").stdout)
@@ -90,7 +88,7 @@ def test_recovery_of_farm_ends_run_over_its_topic(tmp_path: Path) -> None:
             wait_until(
                 lambda: node.view().farm.cluster_id == recovery["newClusterId"], START_BOUND_S, "the new cluster runs"
             )
-            run.wait(PAUSE_S + BEGIN_BOUND_S)
+            run.wait(PAUSE_S + COMMAND_BOUND_S)
         text = (tmp_path / "problem.txt").read_text()
         assert (run.returncode, f"the topic belongs to {recovery['newClusterId']}" in text) == (1, True), text
         (found,) = read_entries(output)

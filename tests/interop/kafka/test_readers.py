@@ -22,6 +22,7 @@ from tests.end_to_end.farm import START_BOUND_S, Node
 from tests.end_to_end.test_kafka_listener import lone_farm
 from tests.interop.kafka.kafka_farm import HIDDEN, TOPIC
 from tests.interop.kafka.tool_jvm import BUILD, missing
+from tests.spark import COMMAND_BOUND_S
 
 pytestmark = pytest.mark.interop
 
@@ -62,8 +63,8 @@ def records(node: Node) -> dict[int, LogEntryView]:
     }
 
 
-def run(*command: str | Path) -> str:
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=BOUND_S, check=False)
+def run(*command: str | Path, bound_s: float = BOUND_S) -> str:
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=bound_s, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -114,10 +115,16 @@ def jars() -> list[str]:
     return [str(jar) for jar in READERS.glob("*.jar") if not jar.name.startswith("connect-")]
 
 
+def spark_job(module: str, job: str) -> Any:
+    """Run a module of this folder with Spark; return the JSON value on its last line."""
+    printed = run(sys.executable, "-m", f"tests.interop.kafka.{module}", job, bound_s=COMMAND_BOUND_S)
+    return json.loads(printed.splitlines()[-1])
+
+
 def spark(listen: str, **more: str) -> dict[int, tuple[str, int, Any]]:
     """Return the records that Spark reads, by offset."""
     job = json.dumps({"address": listen, "topic": TOPIC, "jars": jars(), **more})
-    rows = json.loads(run(sys.executable, "-m", "tests.interop.kafka.spark_reader", job).splitlines()[-1])
+    rows = spark_job("spark_reader", job)
     read = {offset: (value, at_ms, headers) for offset, value, at_ms, headers in rows}
     assert len(read) == len(rows)
     return read
@@ -133,7 +140,7 @@ def test_pipeline_rows_of_topic_and_control_endpoint_are_equal(farm: tuple[Node,
     node, listen = farm
     expected = {offset + 1 for offset in records(node)}
     job = json.dumps({"address": listen, "node": str(node.socket), "jars": jars()})
-    found = json.loads(run(sys.executable, "-m", "tests.interop.kafka.pipeline_reader", job).splitlines()[-1])
+    found = spark_job("pipeline_reader", job)
     kafka, ours = ({row["index"]: row for row in found[name]} for name in ("kafka", "farm"))
     assert kafka.keys() >= expected
     # The sources are read in turn while the log grows, so the later read may have newer rows. Only rows in both are
