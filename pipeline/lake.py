@@ -59,7 +59,7 @@ NAMED_MAX = 500_000
 _NAMED = {"destinations": "destination", "publishers": "master"}
 """The column of pseudonyms in a part of the current state."""
 UPKEEP = "upkeep"
-"""The name of the query whose batches are the drops of old rows."""
+"""The query name of commits that drop old rows."""
 
 Note = Callable[[str, int, pa.Table | None], Mapping[str, int] | None]
 """Records the windows (`farm`, `window_start`) that a batch of a query touches, before it is written.
@@ -187,7 +187,7 @@ class Lake:
 
     def _append_ranges(self, outcome: Outcome, batch: int, ranges: Mapping[str, Range]) -> None:
         if RANGES in outcome.rows:
-            # The row of a farm may contain this batch already, if a run was killed in it.
+            # If a run was killed in this batch, the farm's row may already count it.
             uncounted = [
                 {**each, "index": min(each["index"], ranges[each["farm"]].first - 1)}
                 if each["farm"] in ranges
@@ -217,7 +217,7 @@ class Lake:
             self._current.take(LOG, batch, "farm", counted)
 
     def _last_rows(self, outcome: Outcome, name: str) -> pa.Table:
-        """Return the last rows of servers, destinations or masters; the names of these are stored first."""
+        """Return the last rows of servers, destinations or masters, after storing the addresses of new pseudonyms."""
         rows = outcome.rows[LAST + name]
         if name in _NAMED:
             self._remember(rows, _NAMED[name])
@@ -245,7 +245,7 @@ class Lake:
 
 
 def _release_memory(ranges: Mapping[str, Range]) -> None:
-    """Return unused memory to the system after a large step; with many farms it is a fifth of the process's."""
+    """Return unused memory to the system after a large step; with many farms, this is a fifth of the process's."""
     if len(ranges) > WHOLE_FARMS:
         pa.default_memory_pool().release_unused()
 

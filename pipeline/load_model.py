@@ -11,8 +11,8 @@ The seed determines all bytes of the log. A router is a small automaton:
     up ──(failing ones: after an hour of rising job lag)───▶ down for 20 min on average ──▶ up, uptime restarts
 
 When the leader stops, the term rises and another running voter leads. This also happens once in `LEADER_MEAN_HOURS`
-without a reason in the log. After a share of `HOSTILE_SHARE` of the reports, a hostile entry follows. It causes a
-typical error of the decoder, or repeats the report.
+without a reason in the log. A hostile entry follows a share of `HOSTILE_SHARE` of the reports. It causes a typical
+error of the decoder, or repeats the report.
 
 With labels, the failures of `pipeline/planned_failures.py` replace the failing routers, and reports also contain the
 duration of the router's look-up of another lease set.

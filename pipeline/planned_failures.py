@@ -44,7 +44,7 @@ class Kind(StrEnum):
 
 
 class Signal(StrEnum):
-    """The affected signals, in the words of the question `warnings`."""
+    """The affected signals, named as in the query `warnings`."""
 
     LAG = "lag"
     TUNNELS = "tunnels"

@@ -1,4 +1,4 @@
-"""The run loop: the log into the tables by either engine, exactly once, with progress shown while a batch runs.
+"""The run loop: writes the log into the tables exactly once, with Spark or in this process, and shows the progress.
 
     source `farm_tables` ─▶ micro-batch N ──▶ `Lake.write_outcome` ─▶ commit of N in <output>/checkpoint
                                                     └─▶ the thread of derived tables (`pipeline/gold/deriving.py`)
@@ -130,7 +130,7 @@ _ALL_KNOWN = Unread()
 
 
 class ProblemReports:
-    """Reports the problem of each farm once, and once its end; the lines of one report are limited."""
+    """Reports each farm's problem once, and its end once; a report has a limited number of lines."""
 
     def __init__(self, notify: Callable[[str], None]) -> None:
         self._notify = notify
@@ -139,7 +139,7 @@ class ProblemReports:
     def take(self, problems: Mapping[str, str], unread: Unread = _ALL_KNOWN) -> None:
         """Report changes: the farms with a problem now, and farms without a known state."""
         new_problems = sorted(problems.keys() - self._known.keys())
-        found = [f"{name} is not read, and the other farms are: {problems[name]}" for name in new_problems]
+        found = [f"{name} is not read, but the other farms are: {problems[name]}" for name in new_problems]
         # After a restart of the query or an edit of the file, a farm's problem counts as over only after a reply.
         kept = {name: self._known[name] for name in unread.waiting if name in self._known}
         unlisted = frozenset(unread.unlisted)
@@ -270,7 +270,7 @@ def run_forever(session: SparkSession | None, settings: RunSettings, show: Calla
 def prepare(output: Output, *, part: bool = False) -> None:
     """Create the output directory; raise FarmLogError when it cannot be continued.
 
-    `part`: the run reads a part of the log with an end, for which the directory is made.
+    `part`: the directory is for a part of the log with a fixed end.
     """
     if not part and (output / RANGE_FILE).exists():
         raise FarmLogError(
@@ -335,7 +335,7 @@ def start_query(
         checkpoint = settings.output / CHECKPOINT
         if session is not None:
             in_tasks = farms.streamReader(OUTCOME)
-            # A notebook's own jobs run in the same context.
+            # The tag distinguishes the jobs of this query from a notebook's own jobs in the same context.
             tag = f"garlicfarm-{uuid.uuid4()}"
             read = partial(read_in_tasks, session, tag, in_tasks)
             cancel = partial(session.sparkContext.cancelJobsWithTag, tag)
@@ -347,7 +347,7 @@ def start_query(
             # One task for the whole batch: parts of it, each with a few rows, would take longer.
             write(work(lake.plan, entries), number)
 
-        # A bucket charges for each request.
+        # Without previews in a bucket, which charges for each request.
         shown = None if settings.is_in_bucket else lake.show_newest
         return LocalQuery(farms.entries_reader(), write_entries, checkpoint, trigger_s, shown).start()
     writes: WriteBatch = write
@@ -365,10 +365,10 @@ def _while_farm(session: SparkSession, settings: RunSettings, farm: str, write: 
 
     def checked(results: Iterable[pa.RecordBatch], number: int) -> None:
         try:
-            # The tasks have read the records when the last result is here.
+            # After the last result, the tasks have read all records.
             found = [*results]
         except Exception:
-            # Another cluster is the cause of any error of the tasks, such as missing offsets.
+            # If the topic belongs to another cluster, this causes the error, such as missing offsets.
             with suppress(FarmSilentError):
                 refuse_other_farm(session, settings.source, {farm}, settings.interrupt.check)
             raise
@@ -526,7 +526,7 @@ def _follow(
     retry_policy: RetryPolicy,
     check: Callable[[], None] = ignore,
 ) -> None:
-    """Run until all queries have ended, or one of them has failed. An error of `check` ends all too."""
+    """Run until all queries have ended, or one of them has failed. An error of `check` also ends all queries."""
     side_by_side, problems = SideBySide(kept, retry_policy), ProblemReports(settings.notify)
     with deferred(settings.interrupt) as interrupt:
         try:

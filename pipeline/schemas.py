@@ -70,7 +70,7 @@ def _columns(text: str) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the same schema for Arrow: names, order, types and nullability, as Spark requires of record batches."""
+    """Return the schema in Arrow's form: names, order, types and nullability, as Spark requires of record batches."""
     return pa.schema([_arrow_field(each.name, each.dataType, nullable=each.nullable) for each in schema])
 
 

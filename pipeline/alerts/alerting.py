@@ -7,17 +7,17 @@
 A batch only records its newest times and sets a flag. The thread compares the current state of servers with the
 recorded alerts. So it may handle several batches together, and a repeated batch does not change the alerts. After a
 batch it reads the servers if the table `current_watched` or the set of held-back farms has changed. While an alert is
-firing it reads them after every batch and every `LOOK_SECONDS`, because silences can expire. After each check the
-thread rests for `REST_TIMES` times the duration of the check.
+firing, the thread reads them after every batch and every `LOOK_SECONDS`, because silences can expire. After each check
+it rests for `REST_TIMES` times the duration of the check.
 
 *A farm with a backlog does not alert*, because its batches show the past (`Backlog`). A metric counts such farms.
 
-*Undelivered messages stay due.* They are retried after each `AGAIN_SECONDS`: about an outage while it lasts, and about
-its end for at most `ENDED_ROUNDS` rounds of one run. The first failure in a row for a receiver is reported.
+*Undelivered messages stay due.* They are retried every `AGAIN_SECONDS`. A message about the end of an outage has at
+most `ENDED_ROUNDS` rounds of attempts in one run. Of consecutive failures of a receiver, only the first is reported.
 
 *A damaged silences file* is reported once. Its last good content stays in effect.
 
-*A message contains the gap* in its farm's entries since the outage began (`pipeline/serve/gaps.py`).
+*A message lists the entries* of its farm that are missing since the outage began (`pipeline/serve/gaps.py`).
 """
 
 import threading
@@ -67,7 +67,7 @@ class Backlog:
     report then may have been healthy for days. An alert would be false. But a full batch does not prove a backlog: with
     a small limit of entries every batch of a live farm is full. So the age of a farm's newest entry decides. If this
     age does not shrink, the delay is permanent: the log time of the farm is wrong, or the pipeline is too slow. Then an
-    alert from late entries is better than no alert.
+    alert from late entries is better than a missing alert.
 
     Each farm is judged separately, so a farm with a long log does not delay alerts of another farm. If farms take turns
     (`pipeline/source/shares.py`), a farm without an entry in a batch may have a backlog; its next turn decides.
@@ -83,7 +83,7 @@ class Backlog:
         return frozenset(farm for farm, seen in self._seen.items() if seen.is_held)
 
     def take(self, newest: Mapping[str, datetime], *, is_full: bool, others_wait: bool = False) -> None:
-        """Record a batch: the log time of the newest entry of each farm in it; `others_wait`: other farms may wait."""
+        """Record a batch with the log time of each farm's newest entry; `others_wait`: other farms may have entries."""
         now_s = self._clock()
         waiting = {
             farm: seen
@@ -176,7 +176,7 @@ class AlertStore:
         """Replace the rows of a table. Raise OvertakenError, also at each retry, if another process has written it."""
         name, last = table.spec.name, table.committed(_QUERY)
         if last != self._batches[name] and [each.path for each in table.files()] != self._written.get(name):
-            raise OvertakenError(f"{table.root} was written by another process: let one pipeline write there")
+            raise OvertakenError(f"{table.root} was written by another process: only one pipeline may write there")
         added = table.written(pa.Table.from_pylist(rows, schema=table.spec.schema))
         self._batches[name], self._written[name] = last, [each.path for each in added]
         table.exchange([(_QUERY, last + 1)], added, table.files())
@@ -228,7 +228,7 @@ class Alerting:
         self._thread = threading.Thread(target=self._run, name="alerts", daemon=True)
 
     def batch_done(self, newest: Mapping[str, datetime], *, is_full: bool, others_wait: bool = False) -> None:
-        """Record a batch. `is_full`: more entries may follow; `others_wait`: farms without an entry in it may wait."""
+        """Record a batch. `is_full`: more entries may follow; `others_wait`: other farms may have entries, too."""
         with self._changed:
             self._backlog.take(newest, is_full=is_full, others_wait=others_wait)
             self._has_begun = True
@@ -251,10 +251,7 @@ class Alerting:
             self._thread.join(STOP_SECONDS)
 
     def finish(self, seconds: float = FINISH_SECONDS) -> None:
-        """Check once more after the last batch.
-
-        Wait, up to a limit, until delivery of all due messages has been tried.
-        """
+        """Check again after the last batch; wait at most `seconds` until an attempt was made for each due message."""
         with self._changed:
             self._backlog.take({}, is_full=False)
             self._has_begun, self._is_nudged, self._is_last = True, True, True
@@ -285,8 +282,7 @@ class Alerting:
                     self._hand_over()
                 else:
                     self._store.begin_run(self._now(), sends=False)
-                # Recorded even at the end of the run, so that the next run does not repeat messages delivered at the
-                # last moment.
+                # Stored even at the end of the run: otherwise the next run would repeat the last delivered messages.
                 self._store.flush()
             except (QueryError, OSError) as error:
                 self._report_once(f"alerts: {error}")
@@ -404,7 +400,7 @@ class Alerting:
             self._retry_at_s[key] = time.monotonic() + AGAIN_SECONDS
             self._rounds[key] += 1
             if outcome.receiver not in self._failing:
-                self._notify(f"an alert was not delivered, and is tried again: {shown}: {outcome.error}")
+                self._notify(f"an alert was not delivered and will be retried: {shown}: {outcome.error}")
             self._failing.add(outcome.receiver)
             self._store.set_state(None, outcome.receiver, "undelivered", self._now(), outcome.error)
         else:

@@ -11,8 +11,8 @@ followed, since they would carry the message elsewhere. The header `Idempotency-
 and password in the URL become the header `Authorization`. Paths and users of webhooks are secrets, so only scheme, host
 and port of a URL are shown.
 
-*Command.* One program, without a shell and without arguments: a message never becomes text of a command. It is
-delivered when the program ends with 0. If the program takes too long, its process group is killed.
+*Command.* One program, without a shell and without arguments: a message never becomes text of a command. A message is
+delivered when the program exits with 0. If the program takes too long, its process group is killed.
 """
 
 import base64
@@ -31,7 +31,7 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 WEBHOOK_SECONDS = 15.0
-"""The limit of a whole POST, with the look-up of the host's name and the attempts at all its addresses."""
+"""The limit of a whole POST, including the look-up of the host name and the attempts at all its addresses."""
 COMMAND_SECONDS = 30.0
 ANSWER_MAX_BYTES = 65_536
 ATTEMPTS = 4
@@ -145,7 +145,7 @@ class Command:
         return f"command {self.program}"
 
     def deliver(self, message: bytes, message_id: str) -> None:
-        """Run it once; `message_id` is in the message too."""
+        """Run the program once. `message_id` is not passed: the message contains it."""
         del message_id
         try:
             running = subprocess.Popen(  # noqa: S603 - the operator names the program; no shell reads the message
@@ -260,7 +260,7 @@ def _cut(connection: http.client.HTTPConnection) -> None:
 def _words(error: Exception) -> str:
     """Return the reason of a failure; it may contain the URL's host, but no secret of the URL."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not good: {error.verify_message}"[:_SHOWN]
+        return f"its certificate is invalid: {error.verify_message}"[:_SHOWN]
     if isinstance(error, OSError) and error.strerror:
         return error.strerror[:_SHOWN]
     return type(error).__name__

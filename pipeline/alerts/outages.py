@@ -3,15 +3,15 @@
                      a server is down                      healthy for `--alert-keep-firing`, or removed
     (no alert) ─────────────────────▶ firing ──────────────────────────────────────────────▶ resolved
                                         │ one message for `unhealthy`, one more if the server becomes `silent`
-                                        └ held back while it is silenced or its server was removed
+                                        └ held back while its server is silenced or removed
 
 A farm's server has one firing alert at most. The alert is compared with the server's current state, not with each
 change. So a repeated batch, a restarted run and a backlog of days do not add messages. When a receiver works again, it
 gets the missed messages that still apply. A server that flaps stays in one outage, which counts its failures.
 
 A message's id contains a hash of the farm, the server, the beginning of the outage, and the number of earlier alerts of
-this outage. A killed run sends a message again with the same id, so a receiver can drop repeated messages. A message
-has the form of Alertmanager's webhook (version 4), which many receivers accept.
+this outage. The run after a killed one may repeat a message with the same id, so a receiver can drop it. A message has
+the form of Alertmanager's webhook (version 4), which many receivers accept.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ class FailedServer:
     gone: str | None
     farm_name: str | None = None
     healthy_before: datetime | None = None
-    """The start of its health before this outage; None if unknown."""
+    """The time when the server became healthy before this outage; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def server_of(row: Mapping[str, Any]) -> FailedServer:
 
 
 def _new(server: FailedServer, before: int) -> Alert:
-    """Create an alert; `before` counts earlier alerts of the same outage, which a removal or a departure has ended."""
+    """Create an alert; `before` counts the outage's earlier alerts, each ended by a removal or a departure."""
     named = json.dumps([server.farm, server.server_id, _text(server.began_at), before])
     return Alert(
         id=hashlib.sha256(named.encode()).hexdigest()[:ID_CHARACTERS],

@@ -3,8 +3,8 @@
     garlicfarm pipeline silence --server 3 --for 2h --reason … ──▶ <output>/silences.json ──▶ read by the run
 
 The silences are in a file, since only the run may write the tables. The file is replaced as a whole, under a lock (in
-a bucket by a conditional write). So two concurrent commands lose nothing, and the run reads a complete file. A silence
-ends automatically, by the clock of the reading machine; the next file omits ended silences.
+a bucket by a conditional write). So two concurrent commands do not lose a change, and the run reads a complete file.
+Silences end automatically, by the clock of the reading machine; the next file omits ended silences.
 """
 
 import fcntl

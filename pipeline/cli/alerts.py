@@ -1,4 +1,4 @@
-"""Alerts on the command line: the receivers of `run`, and `silence`, which holds alerts of a server back."""
+"""Alerts on the command line: the options of `run` for receivers, and `silence`, which holds back a server's alerts."""
 
 import json
 import os
@@ -103,7 +103,7 @@ def alert_options(command: Callable[..., None]) -> Callable[..., None]:
         **others: Any,
     ) -> None:
         if webhook is not None and webhook_file is not None:
-            raise click.UsageError("--alert-webhook and --alert-webhook-file name the same thing: choose one")
+            raise click.UsageError("--alert-webhook and --alert-webhook-file both set the URL: choose one")
         channels = tuple(each for each in (webhook, webhook_file, program) if each is not None)
         place = AlertPlace(channels, round(keep_firing_minutes * 60_000)) if channels else None
         command(alerts=place, **others)
@@ -139,7 +139,7 @@ def silence(
     if the server is still down.
     """
     if bool(servers) != (seconds is not None):
-        raise click.UsageError("--server and --for belong together: which server, and how long")
+        raise click.UsageError("--server and --for belong together: give both")
     if (reason or farm) and not servers:
         raise click.UsageError("--reason and --farm belong to a new silence: add --server and --for")
     if len(reason) > REASON_MAX:

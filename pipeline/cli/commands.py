@@ -64,7 +64,7 @@ window_option = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """The options of `run`, as the command line has them."""
+    """The options of `run` on the command line."""
 
     place: LogPlace
     engine: Engine
@@ -169,7 +169,7 @@ pipeline.add_command(what_if_alerts)
     "--client-key",
     type=file_path,
     help="Sign the factors with this client key (scope weights); without it the receiving node signs them. With"
-    " --farms: `client_key` of each farm in the file.",
+    " --farms, set `client_key` of each farm in the file instead.",
 )
 @click.option(
     "--events/--no-events",
@@ -215,7 +215,7 @@ def run(*, place: LogPlace, engine: Engine, alerts: AlertPlace | None, **options
         source = {"start": options.start, **place.options(), "maxEntriesPerBatch": str(options.entries_per_batch)}
         for package in engine.fetched(place):
             line.print_line(
-                f"Spark takes {package} from its cache, or from Maven's repository if this is the first time"
+                f"Spark loads {package} from its cache, or fetches it from Maven's repository the first time"
             )
         reaches = place.reaches(options.client_key, line.print_line) if options.submits else None
         held.enter_context(alone_in(options.output, line.print_line))

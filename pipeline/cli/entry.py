@@ -48,7 +48,7 @@ class _WithoutPandas(MetaPathFinder):
 
 
 def save_memory() -> None:
-    """Keep pyarrow from importing pandas, which no command uses, and let it return unused memory.
+    """Keep pyarrow from importing pandas, which no command uses, and make pyarrow return unused memory.
 
     Without pandas a process uses less memory and starts earlier. pyarrow imports pandas with its first array, and only
     once. pyarrow's own allocator keeps more memory than the system's after each batch. `set_memory_pool` would not

@@ -48,7 +48,7 @@ LOCAL_ENTRIES_MAX = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The engine of a run, as the command line has it: Spark, or this process."""
+    """The engine chosen on the command line: Spark, or this process."""
 
     name: str | None
     master: str | None
@@ -68,9 +68,9 @@ class Engine:
         return not (reasons or is_set_up or isinstance(place, Farms) or entries > LOCAL_ENTRIES_MAX)
 
     def writing(self, output: Output, place: LogPlace) -> "Engine":
-        """Return the engine for a place of tables: the local one for a bucket, unless Spark is chosen.
+        """Return the engine that writes to `output`: for a bucket the local engine, unless Spark is chosen.
 
-        Raise click.UsageError if it cannot write there.
+        Raise click.UsageError if the engine cannot write there.
         """
         if isinstance(output, Path):
             return self
@@ -92,7 +92,7 @@ class Engine:
         try:
             return self.open_spark(self.master, self.conf, packages=packages)
         except PySparkException as error:
-            # The JVM fetches packages before anything else, and ends if it cannot.
+            # The JVM fetches packages first, and ends if it cannot fetch them.
             if packages and error.getCondition() == "JAVA_GATEWAY_EXITED":
                 raise FarmLogError(
                     f"Spark did not start with {', '.join(packages)}: if this machine cannot reach Maven's repository,"
@@ -143,7 +143,7 @@ def a_master(_: click.Context, __: click.Parameter, value: str | None) -> str | 
 
 
 def settings_of_spark(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Check the form of `--conf` before a JVM is started, which would ignore unknown names."""
+    """Check the form of `--conf` before a JVM is started: Spark would ignore unknown names."""
     found = []
     for value in values:
         name, is_one, setting = value.partition("=")
@@ -252,7 +252,7 @@ class Start(click.ParamType[str]):
 
 
 class StatusLine:
-    """One line on standard error that is repeatedly overwritten; nothing without a terminal."""
+    """A status line on standard error, overwritten at each change; shown only on a terminal."""
 
     def __init__(self) -> None:
         self._shows = sys.stderr.isatty()
@@ -261,7 +261,7 @@ class StatusLine:
     def show(self, text: str) -> None:
         """Show `text` in the line."""
         if self._shows:
-            # One column less than the terminal has, or the terminal begins a new line.
+            # One column is left free: after a full line, the terminal would begin a new one.
             width = min(LINE_WIDTH, shutil.get_terminal_size().columns - 1)
             overwrite_line(text[:width].ljust(width))
             self._written = width
@@ -283,7 +283,7 @@ class ProgressLine(StatusLine):
     """The progress of a run."""
 
     def __call__(self, progress: Progress) -> None:
-        """Show one state of it."""
+        """Show the current progress."""
         batch = "first batch" if progress.batch < 0 else f"batch {progress.batch} done"
         place = f", entry {progress.read_through}" if progress.read_through else ""
         place += f" of {progress.newest}" if progress.read_through and progress.newest else ""
@@ -302,9 +302,9 @@ def write_file(path: Path, text: str) -> None:
 
 @contextmanager
 def reported_errors(line: StatusLine | None = None, *, endless: bool = False) -> Iterator[None]:
-    """Convert errors into the end of the command with the reason, after clearing `line`.
+    """Clear `line` at the end of a command; after an error, end the command with the reason.
 
-    Ctrl-C is the normal end of an `endless` command. Any other command is aborted by it, with its work incomplete.
+    Ctrl-C is the normal end of an `endless` command. It aborts any other command, with its work incomplete.
     """
     try:
         try:

@@ -105,7 +105,7 @@ class Directory(_Place):
     committed_through: int | None = None
 
     def options(self) -> dict[str, str]:
-        """Return the options of the source `farm`. Raise FarmLogError without a known committed entry."""
+        """Return the options of the source `farm`. Raise FarmLogError if the commit index is unknown."""
         first, committed = StoredLog(self.path, self.committed_through).bounds()
         if committed < first - 1 or not committed:
             raise FarmLogError(
@@ -123,7 +123,7 @@ class Directory(_Place):
         _refuse_outside(first, last, *StoredLog(self.path, self.committed_through).bounds())
 
     def reaches(self, _client_key: Path | None, _notify: Notify) -> Reaches:
-        """Raise FarmLogError, since the place lacks a node for submissions."""
+        """Raise FarmLogError, since factors can only be submitted to a running node."""
         raise FarmLogError("--submit needs a farm that runs: a --directory is read only")
 
 
@@ -231,13 +231,12 @@ def traces_of(source: dict[str, str], files: str | None) -> dict[str, str] | Non
 def _refuse_outside(first: int, last: int, oldest: int, newest: int) -> None:
     if last > newest:
         raise FarmLogError(
-            f"entries up to {last} are wanted and the log is known to be committed up to {newest} only; choose an"
-            " earlier --to, or wait"
+            f"--to is {last}, but the log is known to be committed only up to {newest}; choose an earlier --to, or wait"
         )
     if first < oldest:
         raise FarmLogError(
-            f"entries from {first} on are wanted and the oldest that is left is {oldest}; choose a later --from, or"
-            " read an older copy of a state directory (--directory)"
+            f"--from is {first}, but the oldest remaining entry is {oldest}; choose a later --from, or read an older"
+            " copy of a state directory (--directory)"
         )
 
 
@@ -268,8 +267,8 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
         "nodes",
         multiple=True,
         metavar="ADDRESS",
-        help="A node's control socket, its state directory, or https://HOST:PORT; may be given several times: any that"
-        " answers is read. Default: every node below ./farm-state.",
+        help="A node's control socket, its state directory, or https://HOST:PORT; may be given several times: the"
+        " first that replies is read. Default: every node below ./farm-state.",
     )
     @click.option(
         "--directory",
@@ -301,8 +300,8 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--kafka",
         metavar="HOST:PORT,…",
-        help="Read the farm's Kafka topic instead, by Spark's own connector, which Spark fetches from Maven's"
-        " repository once.",
+        help="Read the farm's Kafka topic instead, with Spark's own connector. Spark fetches the connector once from"
+        " Maven's repository.",
     )
     @click.option(
         "--kafka-option",

@@ -1,8 +1,8 @@
-"""`garlicfarm pipeline what-if`: repeats the weighing of the recorded past, with the present and another setting.
+"""`garlicfarm pipeline what-if`: repeats the weighing of the recorded past, with the present and with another setting.
 
     what-if --gain 4 ─▶ `replayed` (pipeline/serve/history.py) ─▶ each farm: present | other, then its servers
 
-Nothing is submitted, and no farm is reached: only tables are read.
+The command only reads tables; it does not contact a farm.
 """
 
 import json
@@ -111,7 +111,7 @@ def _setting(*, shares: tuple[float, float, float] | None, **others: float | Non
     if shares is not None:
         if abs(sum(shares) - 1) > SHARES_OFF:
             raise click.BadParameter(
-                f"{' + '.join(f'{each:g}' for each in shares)} is not 1: strain is a mean", param_hint="--shares"
+                f"the shares must add up to 1, not {' + '.join(f'{each:g}' for each in shares)}", param_hint="--shares"
             )
         changes |= zip(("lag_share", "absence_share", "illness_share"), shares, strict=True)
     if not changes:

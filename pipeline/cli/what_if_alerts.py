@@ -2,8 +2,8 @@
 
     what-if-alerts --keep-firing 30 ─▶ `alert_history` (pipeline/serve) ─▶ outages: in both, only present, only other
 
-Nothing is sent, and no farm is reached: only tables are read. Two outages of a server under the two settings are the
-same alert if they overlap.
+The command only reads tables; it does not contact a farm. Two outages of a server under the two settings are the same
+alert if they overlap.
 """
 
 import json

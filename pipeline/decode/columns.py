@@ -98,7 +98,7 @@ def batches_of_logs(logs: Iterable[RowsOfLog], selection: Selection | None = Non
 
 @dataclass(slots=True)
 class _Columns:
-    """Collected rows, by column: thousands of kept tuples would cost as much as the batch itself."""
+    """Collected rows, by column: thousands of tuples would double the cost of a batch."""
 
     farms: list[str] = field(default_factory=list)
     names: list[str | None] = field(default_factory=list)
@@ -119,7 +119,7 @@ class _Maker:
         self._schema = ARROW_SCHEMA if columns is None else pa.schema([ARROW_SCHEMA.field(each) for each in columns])
 
     def record_batch(self, columns: _Columns) -> pa.RecordBatch:
-        """Return the selected rows of these."""
+        """Return the selected rows and columns as a record batch."""
         entries = self._decoded(columns)
         if self._entries is not None or self._servers is not None:
             columns, entries = self._chosen(columns, entries)
@@ -208,7 +208,7 @@ def _reports(kind: pa.StructType, entries: list[ReportEntry]) -> pa.Array:
     masters = [parts_of(entry) for entry in entries]
     columns = {
         "written_at": _moments([entry.date for entry in entries]),
-        # Left out means true.
+        # A missing `attached` means true.
         "attached": [router.attached is not False for router in routers],
         **{column: [*map(attrgetter(figure.name), routers)] for column, figure in FIGURE_COLUMNS.items()},
         "destinations": [len(entry.destinations) for entry in entries],

@@ -3,12 +3,12 @@
     bytes ──▶ the farm's own decoder (`bridge.wire.log.entries`) ──▶ is it proven? ──▶ Decoded
 
 The farm's own code makes the verdict: entries that every server applies become rows of the tables, ignored entries
-become rows of `quarantine`. One rule is added. An entry without a proof of its author is refused, since
-the farm ignores it (docs/reference/application-json.md). The validity of a proof and the rights of its author
-depend on the identities that the farm had admitted by then. Only the farm has these identities. So an entry in the form
-of a proven one is counted here, although the farm may have refused it.
+become rows of `quarantine`. This module adds one rule: it refuses an entry without a proof of its author, since the
+farm ignores such an entry (docs/reference/application-json.md). The validity of a proof and the rights of its author
+depend on the farm's identities, which only the farm has. So an entry with a proof is counted here, although the farm
+may have refused it.
 
-This is the only module of the pipeline that knows how the farm decodes entries.
+Only this module of the pipeline calls the farm's decoder.
 """
 
 import re
@@ -100,7 +100,7 @@ Content = ReportEntry | Clock | Publication | Factors | Action | Configuration
 
 @dataclass(slots=True)
 class Decoded:
-    """One decoded entry. `content` is None for a refused entry, and for one without content beyond its kind."""
+    """One decoded entry. `content` is missing in a refused entry, and in an entry that has only a kind."""
 
     entry: str
     """report, clock, publication, …, configuration, no-op; `refused`; `snapshot`: a report that only a snapshot has."""
@@ -118,7 +118,7 @@ _NO_MEMBERS: Final = Configuration()
 
 
 def decoded(kind: str, body: bytes) -> Decoded:
-    """Return the verdict about an entry that the log holds as `kind`. Never raises."""
+    """Decode an entry that has the kind `kind` in the log; never raise."""
     if kind in _DECODED_BY_THE_FARM:
         return _application(kind, body)
     if kind != CONFIGURATION:
@@ -181,7 +181,7 @@ def _content(record: Record, body: bytes) -> Content | None:
 def _detail(record: Record, body: bytes) -> str | None:
     """Return the content of an entry about the farm itself, as JSON; None for other entries."""
     match record:
-        # Without the boxes, which hold the new key sealed.
+        # Leave out the boxes, which contain the encrypted new key.
         case Eviction(node_id):
             return _text(node=node_id.hex())
         case KeyReplacement(era):
@@ -198,9 +198,9 @@ def _text(**members: object) -> str:
 
 
 def repeats(request: str, last: str) -> bool:
-    """Return True if `request` is the same as `last` or older; empty: none.
+    """Return True if `request` is `last` or an earlier request of its sender; False if either is empty.
 
-    A request is named `CLIENT-BORN-SEQUENCE`; only names with the same CLIENT-BORN part are compared.
+    A request is named `CLIENT-BORN-SEQUENCE`; names with different CLIENT-BORN parts have different senders.
     """
     # The usual case: of two names with the same sender and length, the greater text has the greater number.
     if len(request) == len(last) and request > last:

@@ -7,8 +7,8 @@
 A batch queues rows and continues, without waiting for any farm. A thread handles one batch of a farm, and then the farm
 that has waited the longest. A farm has one thread at a time. An unreachable farm is skipped after seconds
 (`CONTACT_SECONDS`). A farm that took `SLOW_SECONDS` waits in a separate queue until it is quick again. So at least
-`WORKERS` - `SLOW_WORKERS` threads stay free for the other farms, for any number of hanging farms. A slow farm
-occupied one of these threads only for its first slow batch. A queue keeps the newest `QUEUE_BATCHES` batches of a farm.
+`WORKERS` - `SLOW_WORKERS` threads stay free for the other farms, for any number of hanging farms. A slow farm occupies
+one of these threads only for its first slow batch. A queue keeps the newest `QUEUE_BATCHES` batches of a farm.
 
 Each farm has separate smoothed figures, and an entry for it is made from its log alone. Its cluster id and its
 `throughIndex` make it invalid in another farm and after a newer entry.
@@ -56,7 +56,7 @@ class Reaches(Protocol):
     """The source of the farms' `Reach`."""
 
     def of(self, cluster: str, name: str | None) -> Reach | None:
-        """Return the access to this farm; None without submissions. The same object until its content changes."""
+        """Return the access to this farm, the same object until its content changes; None without submissions."""
         ...
 
 
@@ -162,7 +162,7 @@ class FarmsFeedback:
         self._notify = notify
         self._farms: dict[str, _Farm] = {}
         self._changed = threading.Condition()
-        """Guards the attributes below, and `_Farm`'s waiting rows and turn."""
+        """Guards the attributes below, and `waiting` and `is_scheduled` of each `_Farm`."""
         self._quick, self._slow = deque[_Farm](), deque[_Farm]()
         self._workers = self._slow_workers = 0
 
@@ -219,7 +219,7 @@ class FarmsFeedback:
                 self._changed.notify_all()
 
     def _next(self) -> _Farm | None:
-        """Return the next farm; None if no farm may use one more thread."""
+        """Remove the next farm from its queue and return it; None if no farm may use another thread."""
         if self._quick:
             return self._quick.popleft()
         if self._slow and self._slow_workers < SLOW_WORKERS:

@@ -4,14 +4,13 @@
                     └▶ Course: Weighing(tried)   ─▶ proposal? ─▶ its own `factors` entry, applied ─┘
     windows ────────▶ which servers were bad
 
-It is the production weighing (`weighing.py`), called each time log time has moved, as in a run that reads as quickly as
-the farm writes. The `factors` entries of the recorded past are counted and ignored. Instead a course's own entries take
-effect, damped and expired as in the farm. Such an entry needs an index between two indexes of the log, so all indexes
-are doubled internally.
+The weighing is the production code (`weighing.py`). It is called each time log time has moved, as in a run without
+delay. The `factors` entries of the recorded past are counted and ignored. Instead a course's own entries take effect,
+damped and expired as in the farm. Such an entry needs an index between two indexes of the log, so all indexes are
+doubled internally.
 
-The past does not show how clients would have reacted: reports stay unchanged, regardless of the factors. So the result
-shows the speed, the extent and the cost of a setting's changes of factors. It does not show the stability of the
-feedback loop.
+The reaction of clients is not simulated: reports stay unchanged, regardless of the factors. So the result shows how
+quickly, how far and at what cost a setting changes factors. It does not show the stability of the feedback loop.
 
 A server is *bad* in a window if it reported, or its leaves were healthy, for less than half of the window. It is also
 bad if its median job lag was more than half of `LAG_WORST_MS`. The *weight* of a leaf is 1 / factor: clients prefer
@@ -89,7 +88,7 @@ class Course:
         self.factors_proposed = 0
         self.factor = Spread()
         self.bad_share = Spread()
-        """For each window, the share of the weight that was, at its beginning, on servers that were bad in it."""
+        """By window: the share of weight at its beginning on servers that were bad in this window."""
         self.servers: dict[int, ServerCourse] = {}
         self._weighing = Weighing(setting)
 
@@ -135,7 +134,7 @@ class _Health:
 class Past:
     """One farm's past, provided row by row and window by window, in order of log time.
 
-    `left_at`: clients leave a server when the mean factor of its leaves is at least that.
+    Clients leave a server when the mean factor of its leaves is at least `left_at`.
     """
 
     def __init__(self, settings: Iterable[Setting], left_at: float, removals: Sequence[Removal] = ()) -> None:
@@ -152,7 +151,7 @@ class Past:
         self._removals = sorted(removals, key=lambda each: each.index, reverse=True)
         self._removed: frozenset[int] = frozenset()
         self._before: tuple[int, list[dict[int, float]]] | None = None
-        """The end of the last window, and the weights by server then: without factors, and of each course."""
+        """The end of the last window, and the weights by server at that time: without factors, then for each course."""
 
     def observe(self, row: Row) -> None:
         """Process one row of the log."""

@@ -14,7 +14,7 @@ _NAMED = re.compile("(?s)^.{1,64}-[0-9]{1,19}-(?=[0-9]*[1-9])[0-9]{1,19}$")
 """A request that names a submission: CLIENT-BORN-SEQUENCE, the sequence from 1 on (`pipeline/gold/submission.sql`)."""
 
 ReadRows = Callable[[Mapping[str, str]], list[Row]]
-"""Reads a range of one farm's log, which options of the source `farm` name."""
+"""Reads a range of one farm's log, selected by options of the source `farm`."""
 
 
 def rows_in_log(options: Mapping[str, str]) -> list[Row]:

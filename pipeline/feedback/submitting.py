@@ -4,9 +4,9 @@
                  ──▶ POST /v1/submit to any node that replies ──▶ accepted, or refused with a reason
 
 A restarted driver starts without state, so with its first rows it also reads up to `WARM_ENTRIES` earlier entries.
-While it processes a backlog it submits nothing, since the factors would be out of date. A pipeline has caught up if it
-is at most `BEHIND_MS` of log time behind the farm. The pipeline also requests the list of servers that an operator
-removed, whose reports do not count. It needs the list because the entry about a removal may be months old.
+While it processes a backlog it submits nothing, since the factors would be out of date. It has caught up if its log
+time is at most `BEHIND_MS` older than the farm's. The pipeline also requests the list of servers that an operator
+removed, because their reports do not count. The entry about a removal may be months old.
 
 The farm accepts an entry only if it was made from more of the log than the last accepted entry. So it accepts a
 submission once, even if a batch is repeated after a crash. The farm may refuse a committed entry; the submitting node
@@ -30,10 +30,10 @@ from pipeline.source.log_client import FarmLog, FarmLogError
 WARM_ENTRIES = 20_000
 BEHIND_MS = 120_000
 CONTACT_SECONDS = 3.0
-"""The limit of a pause in the replies to the first requests, in seconds.
+"""The limit of a pause in the reply to a status request, in seconds.
 
-Up to 16 nodes get these requests concurrently. So an unreachable farm with up to 16 addresses is skipped after about
-this time. Later requests wait longer (`pipeline/source/endpoint.py`).
+Up to 16 nodes get status requests concurrently. So an unreachable farm with up to 16 addresses is skipped after about
+this time. Other requests wait longer (`pipeline/source/endpoint.py`).
 """
 
 
@@ -85,7 +85,7 @@ class NodeSubmission:
         return FarmLog(self.addresses, self.credentials).oldest(self.cluster, CONTACT_SECONDS)
 
     def log_time_ms(self) -> int | None:
-        """Return the log time at the node that has committed the most, among the responsive ones."""
+        """Return the log time at the responsive node with the highest commit index."""
         found = FarmLog(self.addresses, self.credentials).statuses(self.cluster, CONTACT_SECONDS)
         ahead = max(found, key=lambda each: each.commit_index)
         commit, log = ahead.commit_index, FarmLog((ahead.address,), self.credentials)
@@ -104,9 +104,9 @@ class NodeSubmission:
         raise NotSubmittedError("; ".join(errors))
 
     def submit(self, entry: Mapping[str, object]) -> Submitted:
-        """Submit to the first node that accepts it.
+        """Submit to one node after another until one accepts.
 
-        Without a reply, try the next: a `throughIndex` counts only once.
+        A repetition is safe, because the farm accepts a `throughIndex` only once.
         """
         errors: list[str] = []
         signed = self._signed(entry)

@@ -7,8 +7,8 @@ history shows: formula `strain-1` in docs/reference/pipeline-sources.md, 'The fo
 in docs/explanation/pipeline.md, 'Feedback: factors on the costs of leaves'.
 
 `CurrentFactors` models the publisher's steps and the expiry of a factor (docs/reference/publishing-rules.md), from the
-`factors` entries in the log. Figures come from reports and clock entries only: a `factors` entry states which factor
-the pipeline wants, and is not a measurement.
+`factors` entries in the log. Figures come only from reports and clock entries: a `factors` entry is a request of the
+pipeline, not a measurement.
 
 The result depends only on the entries and their log time, in order. After a restart, the pipeline reads the recent
 entries again. After a few reporting periods the result is the same as without the restart. Nothing is proposed before
@@ -57,9 +57,9 @@ class Setting:
     period_weight: float = 0.2
     """The weights of a new report, and of a new period, in the smoothed figures."""
     change_min: float = 0.05
-    """A change must be greater to cause an entry."""
+    """The change of a factor above which an entry is submitted."""
     pause_periods: int = 10
-    """The least number of reporting periods between two entries; the pause is never longer than `PAUSE_MAX_MS`."""
+    """The number of reporting periods between two entries; the pause is at most `PAUSE_MAX_MS`."""
 
 
 PRESENT = Setting()
@@ -334,7 +334,7 @@ class Weighing:
         return advance_ms - self._period_ms if advance_ms > self._period_ms * 3 // 2 else 0
 
     def _forget(self) -> None:
-        """Remove servers without a report for an hour; above the limit, the least recent ones too."""
+        """Remove servers without a report for an hour, and the servers with the oldest reports above the limit."""
         oldest_ms = self.log_time_ms - SILENT_MS
         reported = {server_id: server.reported_ms for server_id, server in self._servers.items()}
         if len(reported) > SERVERS_MAX or min(reported.values(), default=oldest_ms) < oldest_ms:

@@ -1,19 +1,18 @@
-"""Brings a derived table up to a batch: only the windows that the batch touched, by one SQL text on either engine.
+"""Updates a derived table after a batch: one SQL text, run by DuckDB or Spark, makes the touched windows again.
 
     touched windows ──▶ base rows of that time ──▶ views ──▶ the table's SQL ──▶ rows of these windows ──┐
     files of the table with rows of that time ──▶ without the touched windows ───────────────────────────┴▶ a commit
 
-The text is one SELECT. It reads a view of each source table, with the rows from `reach_ms` before the first touched
+The SQL text is one SELECT. It reads a view of each source table, with the rows from `reach_ms` before the first touched
 window to `reach_ms` after the last. It also reads the table's views from `pipeline/gold/views`. It returns rows by
 window; rows of untouched windows are dropped. So if a batch adds a row to a window, the window is made again from all
-its rows. Other windows are not made again. A window's rows may depend only on rows within its reach; otherwise the
-division into batches would be visible in the table.
+its rows. A window's rows may depend only on rows within its reach; otherwise the division into batches would be visible
+in the table.
 
 Usually DuckDB runs the query, in the driver, because it is quicker for such a table. It reads many rows in portions of
-consecutive windows, so that memory has a bound. With a session, Spark's tasks run the query and write the files in two
-cases. The first is a cluster with several portions, and the second a portion with more than twice `PORTION_ROWS`. The
-text uses only the common language of both engines. Both engines return equal results if the text computes in integers
-or decimals, and puts rows in a total order.
+consecutive windows, which bounds its memory. With a session, Spark's tasks do this for several portions on a cluster,
+or for a portion with more than twice `PORTION_ROWS`. The text uses only the common language of both engines. Both
+engines return equal results if the text computes in integers or decimals, and puts rows in a total order.
 
 A commit replaces the touched windows and carries the query and the batch: a repetition does not change the tables. It
 also carries the batch under the name `log`, for the record of batches.
@@ -75,8 +74,8 @@ class GoldTable:
 class FoldedTable:
     """A small derived table that absorbs newer rows of one base table; its SQL reads its present rows as `known`.
 
-    DuckDB does all the work, since there are few rows, such as one for each term, and the source gets one in each
-    reporting period.
+    DuckDB does all the work, since both tables have few rows. The derived table has, for example, one row for each
+    term, and the source gets one in each reporting period.
     """
 
     spec: TableSpec
@@ -141,11 +140,11 @@ class _Job:
 
     @property
     def rows(self) -> int:
-        """The approximate number of these rows."""
+        """The approximate number of source rows."""
         return sum(_rows_within(each, self.begin, self.end) for listed in self.files.values() for each in listed)
 
     def portions(self) -> "list[_Job]":
-        """Return the same job in parts, each of consecutive windows; for evenly spread rows, no part reads too many.
+        """Split the job into parts of consecutive windows, each with about `PORTION_ROWS` evenly spread rows.
 
         A part also reads the rows within the reach of its windows, so its windows span at least one reach.
         """
@@ -205,7 +204,10 @@ def refresh(
     batch: int,
     session: SparkSession | None,
 ) -> bool:
-    """Make the touched windows again; return False if this batch is in the table. Without a session DuckDB does all."""
+    """Make the touched windows again; return False without any, or if the table already has this batch.
+
+    Without a session, DuckDB runs the query.
+    """
     if not touched.windows.num_rows or made_through(table, query) >= batch:
         return False
     windows = touched.widened(gold.widen_ms)
@@ -252,7 +254,7 @@ def _by_duckdb(portions: Sequence[_Job], kept: pa.Table) -> list[DataFile]:
 
 
 def fold(sources: Sources, table: Table, gold: FoldedTable, since: datetime | None, query: str, batch: int) -> bool:
-    """Add the source's rows since this time to a table, or remake it (None); return False if the batch is in it."""
+    """Add the source's rows from `since` on to a table, or make it again (None); return False if it has the batch."""
     files = sources.files(gold.source)
     if since is not None:
         files = [each for each in files if each.youngest is not None and each.youngest >= since]
@@ -347,15 +349,14 @@ def _sorted(rows: pa.Table, spec: TableSpec) -> pa.Table:
 
 
 def _has_rows(file: StoredFile, begin: datetime, end: datetime) -> bool:
-    """Return True if rows of the file may be in this time, its end excluded."""
+    """Return True if the file may have rows from `begin` on and before `end`."""
     return file.oldest is not None and file.youngest is not None and file.youngest >= begin and file.oldest < end
 
 
 def _with_windows(files: Sequence[StoredFile], windows: pa.Table) -> list[StoredFile]:
     """Return the files of a table by window that may have rows of these windows.
 
-    Files between the windows are excluded. One farm may be days behind another, and the tables of the time between them
-    would be made again.
+    Files between the windows are excluded and stay unchanged: the log times of two farms may be days apart.
     """
     starts = sorted(pc.unique(windows.column("window_start")).to_pylist())
     return [

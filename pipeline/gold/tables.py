@@ -4,8 +4,8 @@
     thread or end of a batch ──▶ `refresh`: every table, for the windows of all batches that it does not have
 
 A batch touches the windows of its rows, and the farm's newest window before the batch. Only the next reporting period
-shows if the last period of that window was complete. The table `gold_windows` keeps both until all derived tables have
-them. So a killed run does not lose a window, and batches may be combined.
+shows if the last period of that window was complete. The table `gold_windows` keeps these windows until all derived
+tables have them. So a killed run does not lose a window, and a refresh may combine batches.
 
 The commits of a derived table state its batches under a query name, which contains the width of windows and a checksum
 of the SQL. With another width or text, the table does not have batches of that name, so it is made again from all kept
@@ -127,7 +127,7 @@ class Gold:
         """The last batch of the log in each table; for an older table the recorded batch, until it is made again."""
         self._made_through = min(map(self._made, (*GOLD, *FOLDED)))
         self.noted_windows = sum(each.rows for each in self._new_files())
-        """About the number of windows recorded since the last refresh."""
+        """The approximate number of windows recorded since the last refresh."""
 
     def note(self, query: str, batch: int, windows: pa.Table | None) -> Mapping[str, int]:
         """Record the windows that a batch touches (`farm`, `window_start`), before it counts as written.
@@ -205,7 +205,7 @@ class Gold:
         return {name: table.committed(LOG) for name, table in tables.items()}
 
     def _make_again(self, record: NotedBatches) -> None:
-        """Let the next refresh make the tables again that are from another time than the record."""
+        """Mark the tables that do not match the record, so that the next refresh makes them again."""
         outdated = {name for name, batch in self._committed().items() if record.is_other(name, batch)}
         # Windows of another width begin at other times.
         has_other_width = all(self._made(name) == NOTHING_COMMITTED for name in GOLD)
@@ -272,7 +272,7 @@ def window_ms(window: str) -> int:
 
 
 def last_rows(output: Output, count: int) -> list[dict[str, Any]]:
-    """Return the last rows of the routers' health, by windows, farms and servers. Raise TableDamagedError."""
+    """Return the last rows of `router_health`, ordered by window, farm and server. Raise TableDamagedError."""
     root, schema = output / ROUTER_HEALTH, GOLD[ROUTER_HEALTH].spec.schema
     order = [(each, "ascending") for each in ("window_start", "farm", "server_id")]
     found = schema.empty_table()
@@ -290,7 +290,7 @@ def _youngest(file: StoredFile) -> datetime:
 
 
 def _noted(known: pa.Table, windows: pa.Table, *, batch: int, made_through: int) -> pa.Table:
-    """Return the recorded windows of some farms after a batch; all derived tables have the batches `made_through`."""
+    """Return the recorded windows of some farms after a batch; derived tables have the batches up to `made_through`."""
     newest = _newest(known)
     is_touched = pc.is_in(newest.column("farm"), pc.unique(windows.column("farm")))
     touched = pa.concat_tables([newest.filter(is_touched), windows.cast(newest.schema)])

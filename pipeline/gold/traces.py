@@ -1,4 +1,4 @@
-"""Derived tables of the nodes' traces: a table absorbs new events, by one SQL text on either engine.
+"""Derived tables of the nodes' traces: a table absorbs new events, by one SQL text in DuckDB.
 
     table `events`, batches that a table does not have ──▶ members ──▶ detections, convergence
     table `reports`, days with new information ─────────────────────────▶ detections (last contacts)
@@ -12,8 +12,8 @@ the log, or weeks after. So a last contact is searched again when the log touche
 when a Raft id becomes known. Only reports of the days of such notices, and of the days before, are read.
 
 A long trace, such as in a first run, is processed in portions of whole batches, each with a commit. One query over all
-events needs memory for all of them. Of the older events only copies of new events are read. They are found by their
-names, because copies may lack a log time.
+events needs memory for all of them. Of the older events only copies of new events are read. They are found by `node`,
+`cursor` and `time_ms`, because copies may lack a log time.
 """
 
 import zlib
@@ -49,7 +49,7 @@ SELECT * FROM in_time SEMI JOIN (
   WHERE coalesce(batch_id, 0) > {made} AND coalesce(batch_id, 0) <= {through}
 ) USING (node, cursor, time_ms)
 """
-"""New events and their copies; only the names of the new events are held in memory."""
+"""New events and their copies; only `node`, `cursor` and `time_ms` of the new events are held in memory."""
 _CONTACT_DAYS = """
 SELECT DISTINCT CAST(log_time AS DATE) FROM member_events WHERE status IN ('suspect', 'dead') AND is_dated
 UNION
@@ -57,7 +57,7 @@ SELECT DISTINCT CAST(least(k.suspect_at, k.dead_at) AS DATE)
 FROM known k LEFT JOIN members m ON m.farm IS NOT DISTINCT FROM k.farm AND m.member = k.member
 WHERE k.is_dated AND ((k.server_id IS NULL AND m.server_id IS NOT NULL) OR least(k.suspect_at, k.dead_at) >= $since)
 """
-"""The days of notices with new information."""
+"""The days of notices (`suspect` or `dead`) whose last contact is searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,11 @@ class TraceTable:
     sql: str
     views: dict[str, str]
     sources: tuple[str, ...] = ()
-    """Tables that it reads in addition to the events."""
+    """Tables that the SQL reads in addition to the events."""
 
     @property
     def query(self) -> str:
-        """The name for the batches of events in its commits."""
+        """The query name of the table's commits."""
         return f"{EVENTS}, text {zlib.crc32(''.join((self.sql, *self.views.values())).encode()):08x}"
 
     def of_batches(self, made: int, through: int) -> tuple[dict[str, str], str]:

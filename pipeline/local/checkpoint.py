@@ -4,10 +4,10 @@
     <checkpoint>/offsets/N     the end of batch N: version, properties, offset of the source; written before the batch
     <checkpoint>/commits/N     written after the batch
 
-Either engine continues a directory of the other one, since numbers and offsets mean the same. A batch with an offset
-and without a commit is run again, with the same ends. Each file is synced under another name before it gets its own, so
-a kill or a power failure leaves a whole file or none. Spark also writes a checksum next to each file, and accepts a
-file without one.
+Either engine continues a directory of the other one, since numbers and offsets have the same meaning. A batch with an
+offset and without a commit is run again, with the same ends. Each file is synced under another name and then renamed,
+so a kill or a power failure leaves a whole file or none. Spark also writes a checksum next to each file, and accepts a
+file without a checksum.
 
 The newest `KEPT` batches stay, which is Spark's default.
 """

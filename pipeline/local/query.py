@@ -7,12 +7,12 @@ The query uses the readers of the Spark data sources, which plan and read in Pyt
 more than one process. The steps have the same order as in Spark. After a kill between two steps, the batch is read
 again with the same ends and number. Tables that already have it skip it (`pipeline/tables/delta.py`).
 
-A batch is a commit in each table, and costs more than its few rows. So `preview` shows new rows between two batches. It
-may only do what the batch can repeat, because rows that were only previewed are read again after a kill.
+A batch is a commit in each table, and costs more than its few rows. So `preview` shows new rows between two batches.
+The batch must be able to repeat a preview's effects, because rows that were only previewed are read again after a kill.
 
-The run loop sees this query like one of Spark's (`pipeline/spark/side_by_side.py`), so the names are Spark's. Reading
-and writing are in a thread. `stop` waits for the end of a commit, and for the source at most `STOP_S`: a farm may not
-reply for minutes. A batch that reads after `stop` ends without a write.
+The run loop uses this query like one of Spark's (`pipeline/spark/side_by_side.py`), so the names are Spark's. A thread
+reads and writes. `stop` waits for the end of a commit, and for the source at most `STOP_S`, since a farm may take
+minutes to reply. A batch that reads after `stop` ends without a write.
 """
 
 import json
@@ -46,7 +46,7 @@ CANCEL_S: Final = 1.0
 STOP_S: Final = 2.0
 """The limit of the wait for the source at the end of the run."""
 KEPT_BYTES: Final = 1024 * 1024
-"""The size of previewed rows that begins the next batch early: a backlog is written without a preview."""
+"""The size of previewed rows above which the next batch begins early, so a backlog is written without a preview."""
 
 
 class SourceReader(Protocol):
@@ -121,7 +121,7 @@ class LocalQuery:
         self._thread = threading.Thread(target=self._run, name=f"query in {checkpoint.name}", daemon=True)
 
     def start(self) -> Self:
-        """Begin."""
+        """Start the thread; return the query."""
         self._thread.start()
         return self
 
@@ -137,7 +137,7 @@ class LocalQuery:
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The newest batch, or poll without one; None before the first."""
+        """The progress after the newest batch or poll; None before the first."""
         return self._progress
 
     def exception(self) -> Exception | None:
@@ -249,7 +249,7 @@ class LocalQuery:
         self._is_reading = True
         found = call()
         self._is_reading = False
-        # This is the last check, so a thread that `stop` has left does not write.
+        # A write follows only after this check. So a thread that `stop` did not wait for never writes.
         if self._ended.is_set():
             raise _StoppedError
         return found

@@ -10,7 +10,7 @@ does not exist. `If-Match` replaces an object only if its present entity tag is 
 commits with the first kind. `refuse_unconditional` refuses a store that ignores a condition.
 
 Address, region and credentials come from the environment (`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, …) or
-from the machine's role. A command line does not have them, because other users can read it.
+from the machine's role. They are not options of a command, because other users can read command lines.
 """
 
 import os
@@ -187,8 +187,8 @@ class BucketPath:
                 if isinstance(content, bytes) and (found := self.read()) is not None and found[0] == content:
                     return found[1]
                 raise OvertakenError(
-                    f"{self} was written by another process in the meantime: let one pipeline write into"
-                    f" {self.store}, and start this one again"
+                    f"{self} was written by another process in the meantime: only one pipeline may write into"
+                    f" {self.store}; then start this one again"
                 ) from error
 
     def _parts(self) -> Iterator[bytes]:
@@ -314,7 +314,7 @@ def _remedy(error: Exception) -> str:
     if isinstance(error, ImportError):
         return "the package obstore is missing: pip install 'garlicfarm[pipeline]'"
     endpoint = os.environ.get(ENDPOINT)
-    where = f"{ENDPOINT} is {endpoint}" if endpoint else f"{ENDPOINT} is not set, so the store is that of AWS"
+    where = f"{ENDPOINT} is {endpoint}" if endpoint else f"{ENDPOINT} is not set, so the store is AWS S3"
     return f"the store cannot be used ({reason}): {where}; check it, and AWS_REGION and {_KEY}"
 
 

@@ -5,7 +5,7 @@
 
 A data file never changes and its name is used once, so a copy is never outdated. DuckDB and pyarrow read local files in
 both cases, with the same code and results. DuckDB's extension for S3 is not in its package, and `pipeline query` must
-work without fetching code. A run downloads nothing that it has written itself.
+work without fetching code. A run does not download the files that it wrote.
 
 The cache is `$XDG_CACHE_HOME/garlicfarm/tables` (`~/.cache/…`), for this user alone. Above `CACHE_BYTES`, files that
 were not used for an hour are removed, the longest unused first.

@@ -23,7 +23,7 @@ def sync(*paths: Path) -> None:
 
 
 class Document:
-    """One such file. Its first write without a read creates it."""
+    """A small file of an output. Its first write without a read creates it."""
 
     def __init__(self, path: Output) -> None:
         self._path = path

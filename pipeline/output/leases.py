@@ -1,4 +1,4 @@
-"""The lock of the only writer of a bucket's prefix: an object that its holder renews, and that ends without renewal.
+"""The lock of the only writer of a bucket's prefix: an object that its holder must renew.
 
     create .lock (If-None-Match) ──▶ renew every `RENEW_S` (If-Match) ──▶ delete at the end
            └── exists ──▶ unchanged for `LIFETIME_S`: its holder was killed ──▶ replace it (If-Match)

@@ -1,7 +1,7 @@
-"""Spark's checkpoint and the tables: whether they belong together, and how a run continues if they do not.
+"""The comparison of Spark's checkpoint with the tables, and the replacement of a checkpoint that differs.
 
     <output>/checkpoint/offsets/N    the next entry of each farm after batch N, written before the batch
-    <output>/checkpoint/commits/N    written after it
+    <output>/checkpoint/commits/N    written after the batch
 
 The record of batches has the same facts for the tables (`pipeline/tables/batch_notes.py`). A checkpoint that differs
 cannot be corrected, since Spark's numbers of batches begin at 0 with each checkpoint. So a repair moves it aside, and
@@ -56,7 +56,7 @@ def _offsets_fault(file: Output, notes: BatchNotes) -> str:
 
 
 def _topic_fault(file: Output, notes: BatchNotes) -> str:
-    """Compare the next offset of a topic: the number of the last index before it, which may not be in the topic."""
+    """Compare a topic's next offset, which equals the index before it. The topic may lack this index."""
     try:
         through = max(int(end) for partitions in (read_offset(file) or {}).values() for end in partitions.values())
     except (AttributeError, TypeError, ValueError):

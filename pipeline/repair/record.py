@@ -85,7 +85,7 @@ def record_of(output: Output) -> Record:
     # The repair completes these tables.
     complete = dict.fromkeys((each.name for each in (*REPAIRABLE, *CURRENT_FROM_BASE)), last)
     state = tables.get(STATE_SPEC.name)
-    # The other two have a commit for each batch with a change, and the state names the last one.
+    # The other two tables of the watch have a commit for each batch with a change. The state has the last such batch.
     changed = max(
         NOTHING_COMMITTED if state is None else state.committed(TRANSITIONS_SPEC.name),
         *(committed.get(each.name, NOTHING_COMMITTED) for each in WATCH if each is not STATE_SPEC),

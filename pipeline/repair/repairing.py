@@ -93,7 +93,7 @@ def _readable_events(output: Output, notify: Notify) -> Table:
 def _make_exact(
     output: Output, inexact: Collection[TableSpec], lost_files: Collection[str], notes: BatchNotes, notify: Notify
 ) -> None:
-    """Make damaged tables of the current state, and state the number of rows of all tables."""
+    """Make the damaged tables of the current state again, and record the number of rows of all tables."""
     for spec in REPAIRABLE:
         Table(output, spec, is_checked=False).recount(LOG, notes.batch_of(spec.name))
     for spec in CURRENT_FROM_BASE:
@@ -111,7 +111,7 @@ def _begin_numbers(output: Output, checkpoint: str, notes: BatchNotes) -> None:
 
 
 def _made_readable(output: Output, damage: Damage, notify: Notify) -> Damage:
-    """Make the record of batches, and remove what cannot be read; return the remaining damage."""
+    """Make the record of batches again, and remove unreadable tables and lost files; return the remaining damage."""
     if not (damage.record or damage.unreadable or damage.lost_files):
         return damage
     if damage.record:
@@ -221,7 +221,7 @@ def _is_within(rows: pa.Table, part: LostRange, first: str, last: str) -> pa.Chu
 
 
 def _missing_rows(output: Output, missing: LostRange) -> pa.Table:
-    """Return rows of `ranges` for entries that cannot be read again; their remaining rows count as theirs."""
+    """Return rows of `ranges` for entries that cannot be read again, with the counts of their remaining rows."""
     known = Table(output, RANGES_SPEC, is_checked=False).rows()
     known = known.filter(_is_within(known, missing, "first_index", "first_index"))
     gone = {

@@ -5,7 +5,7 @@
 The watch is the production code (`pipeline/watch`). The outages follow the rules of `pipeline/alerts/servers.sql`,
 which computes only the last outage of each server. An outage begins when a server goes down for the first time, or
 after it has been healthy for `keep_firing_ms` or longer. It ends when the server becomes healthy and then stays healthy
-for `keep_firing_ms`. An operator's silence, a removal or an orderly departure suppresses an alert's message under every
+for `keep_firing_ms`. The command `silence`, a removal or an orderly departure suppresses an alert's message under every
 setting. So this module ignores them.
 
 Rows are read one day at a time, so that memory has a bound. After a correction, log time may return to an earlier day.
@@ -57,7 +57,7 @@ _TYPES = {"request": pa.string(), "job_lag_ms": pa.float64(), "farm": pa.string(
 
 @dataclass(frozen=True, slots=True)
 class AlertSetting:
-    """The settings that decide whether an alert fires. The defaults of the last two are the present values."""
+    """The settings that decide whether an alert fires. A run uses the defaults of `rules` and `silent_periods`."""
 
     keep_firing_ms: int
     rules: Rules = PRESENT_RULES

@@ -28,8 +28,8 @@ from pipeline.watch.machine import HEALTHY, SILENT
 FAST_BURN, SLOW_BURN = 14.4, 6.0
 """The burn limits of the last hour, and of the last six."""
 BUDGETS_SHOWN, BUDGETS_LEAST, DAYS_SHOWN, FAILING_SHOWN, NOTICED_SHOWN = 10, 3, 5, 10, 5
-"""Limits of rows: targets that burn their budget, the fewest shown targets, days, failed servers, and farms, members
-and observers each.
+"""Limits of rows: burning budgets, the least number of budgets, days, failed servers; for detection, the farms, the
+members and the observers each.
 """
 SOON_DAYS, LATER_DAYS, LOADED = 14, 90, 0.8
 """Limits in days until a resource is full: of a bad state, and of a warning; and the load that causes a warning."""
@@ -143,7 +143,7 @@ def capacity(run_query: SqlQuery, names: Names) -> str:
     scarce = sum(1 for kind, _, _ in judged if kind)
     shown = ordered[: max(LIMITS_LEAST, min(scarce, LIMITS_SHOWN))]
     html = table(
-        ("what", "is full", "of what", "load", "a day", "without the largest router"),
+        ("what", "is full", "resource", "load", "a day", "without the largest router"),
         [
             (
                 _name(row, names),
@@ -235,7 +235,7 @@ def _urgency(row: dict[str, Any]) -> tuple[int, bool, float, float]:
 def _burn(row: dict[str, Any]) -> tuple[str, str]:
     """Return the severity, and a text: the speed of the burn, and the remaining budget."""
     in_1h, in_6h, left = row["burn_1h"] or 0.0, row["burn_6h"] or 0.0, row["budget_left"]
-    # If both are too fast, the more recent one.
+    # If both windows burn too fast, show the more recent one.
     burn = in_1h if in_1h >= FAST_BURN else in_6h if in_6h >= SLOW_BURN else max(in_1h, in_6h)
     times = f"burns {burn:,.1f} times too fast" if burn < 2 else f"burns {burn:,.0f} times too fast"  # noqa: PLR2004
     if left <= 0:
@@ -248,7 +248,7 @@ def _burn(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def _false_alarms(row: dict[str, Any]) -> str | None:
-    """Return the number of suspicions of living members, among the decidable ones."""
+    """Return the number of suspicions of living members, and of all suspicions that can be judged."""
     judged, false = row["suspicions"] - row["unjudged"], row["false_suspicions"] + row["false_deaths"]
     unjudged = f"{row['unjudged']:,} not judged" if row["unjudged"] else ""
     if not judged:
@@ -274,11 +274,11 @@ def _expected(rows: Sequence[dict[str, Any]]) -> str:
     suspicion = between("suspicion_expected_min_ms", "suspicion_expected_max_ms")
     text = f"SWIM expects {suspect} {_NOTICED[0]}, {dead} {_NOTICED[1]} if others confirm it, and {suspicion} between."
     uncertain = [row["uncertain_ms"] for row in rows if row["uncertain_ms"] is not None]
-    return text + (f" The times to both are too long by up to {span(max(uncertain))}." if uncertain else "")
+    return text + (f" Both measured times are too long by up to {span(max(uncertain))}." if uncertain else "")
 
 
 def _due(row: dict[str, Any]) -> tuple[str, str]:
-    """Return the severity, and a text. An insignificant rise does not cause a warning."""
+    """Return the severity, and the time until the limit as text. An insignificant rise does not cause a warning."""
     left, surely = row["days_left"], row["days_left_latest"] is not None
     if left == 0:
         return "bad", "now"

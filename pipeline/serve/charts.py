@@ -35,7 +35,7 @@ VEGA_LITE = "6.4"
 LETTER, LETTERS_MAX = 6.5, 24
 """Pixels of a letter, and the maximum of letters in a label; the pointer shows the whole name."""
 SHADES = 8
-"""The number of distinguishable colors of lines, also on the page. Further lines repeat them, in dashes."""
+"""The number of line colors, which the page's style defines. Further lines repeat them, in dashes."""
 DASHES = ([1, 0], [6, 3], [2, 2])
 OUTLIER = 20
 """If the highest value exceeds this multiple of the median, the axis is logarithmic above 1: a linear axis would
@@ -296,7 +296,7 @@ def _drawn(chart: dict[str, Any]) -> str:
 
 
 def _printable(value: Any) -> Any:
-    """Make every text in a value `printable`: XML cannot hold some letters, and others reverse the text."""
+    """Make every text in a value `printable`: XML cannot hold some characters, and others reverse the text."""
     match value:
         case str():
             return printable(value)

@@ -3,10 +3,10 @@
     tables, from `WARM_MS` before the entry ─▶ `Weighing` up to `through_index` ─▶ lag, absence, illness, strain, wanted
                                             └▶ `Weighing` up to the entry       ─▶ the factor before and after the entry
 
-This is the production weighing (`pipeline/feedback/weighing.py`) over the rows of the tables, so each number is the
-number that the run had. Smoothed figures of an earlier time have lost their weight after `WARM_MS`. A row is explained
-if the formula gives the factor of the entry. Other programs may submit factors by other formulas, and a run that
-started shortly before the entry had less history.
+The production weighing (`pipeline/feedback/weighing.py`) processes the rows of the tables, so each number equals the
+run's number. Smoothed figures of an earlier time have lost their weight after `WARM_MS`. `explained` is true if the
+formula gives the factor of the entry. Other programs may submit factors by other formulas, and a run that started
+shortly before the entry had less history.
 """
 
 from collections.abc import Iterator, Mapping

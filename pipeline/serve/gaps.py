@@ -3,9 +3,9 @@
     ranges ─▶ ranges of each batch in order ─▶ entries between them            ─▶ can be read again by a repair
                                             └▶ rows of kind `gone` of a repair ─▶ cannot be read again
 
-Only the small table `ranges` is read. Rows that a base table lost are not compared here. A query refuses a table
-whose files and last commit differ in the number of rows, or that ends before the record of batches (`query.py`). The
-dates of missing entries are unknown, so a gap has the days of the entries before and after it.
+Only the small table `ranges` is read. Lost rows of a base table are not found here. A query refuses a table whose files
+and last commit differ in the number of rows, or that ends before the record of batches (`query.py`). The dates of
+missing entries are unknown, so a gap has the days of the entries before and after it.
 
 A topic lacks the entries that are not for its readers, inside batches and between them. So if the record of batches
 or the checkpoint shows that their source is a topic, only the rows of kind `gone` are gaps. Spark reads a topic's
@@ -60,7 +60,7 @@ class Gap:
     first: int
     last: int
     is_gone: bool
-    """True if the farm did not have them any more at the repair."""
+    """True if a repair found that the farm does not have the entries any more."""
     after: date | None
     """The day of the entries before; None at the beginning, or if it is unknown."""
     until: date | None

@@ -3,9 +3,9 @@
     reports + destination_reports, clocks, factors ──┐
     router_health (windows at their ends) ───────────┴▶ by farm, log time and index ─▶ `Past` of that farm
 
-Rows are read one day at a time, the partition of the tables, so that memory has a bound for any request. The leaves
-have constant pseudonyms in the tables, which suffices for the weighing. An operator's removal counts from its entry on,
-even if the entry is long before the period.
+Rows are read one day at a time, the partition of the tables, which bounds the memory for any request. The leaves have
+constant pseudonyms in the tables, which suffices for the weighing. An operator's removal counts from its entry on, even
+if the entry is long before the period.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,18 +37,18 @@ _OF_A_DAY = f"""
       FROM destination_reports WHERE day = DATE '$day' GROUP BY farm, index
     ),
     records AS (
-      SELECT 'report' AS what, r.farm, unix_millis(r.log_time) AS at_ms, r.index, r.server_id, r.job_lag_ms, r.request,
+      SELECT 'report' AS kind, r.farm, unix_millis(r.log_time) AS at_ms, r.index, r.server_id, r.job_lag_ms, r.request,
         l.leaves, NULL AS period_ms, NULL AS start_ms, NULL AS servers, NULL AS through_index, NULL AS factors
       FROM reports r LEFT JOIN leaves l USING (farm, index) WHERE r.day = DATE '$day'
       UNION ALL BY NAME
-      SELECT 'clock' AS what, farm, unix_millis(log_time) AS at_ms, index, period_ms
+      SELECT 'clock' AS kind, farm, unix_millis(log_time) AS at_ms, index, period_ms
       FROM clocks WHERE day = DATE '$day'
       UNION ALL BY NAME
-      SELECT 'factors' AS what, farm, unix_millis(min(log_time)) AS at_ms, index,
+      SELECT 'factors' AS kind, farm, unix_millis(min(log_time)) AS at_ms, index,
         max(through_index) AS through_index, list({{'leaf': destination, 'factor': factor}}) AS factors
       FROM factors WHERE day = DATE '$day' GROUP BY farm, index
       UNION ALL BY NAME
-      SELECT 'window' AS what, farm, unix_millis(window_end) AS at_ms, 0 AS index,
+      SELECT 'window' AS kind, farm, unix_millis(window_end) AS at_ms, 0 AS index,
         unix_millis(window_start) AS start_ms,
         list({{'server_id': server_id, 'bad': coalesce(availability < {BAD_SHARE}, false)
           OR coalesce(healthy_share < {BAD_SHARE}, false)
@@ -99,7 +99,7 @@ def record_rows(run_query: SqlQuery, farm: str, since: datetime, until: datetime
     since_ms, until_ms = (round(each.timestamp() * 1000) for each in (since, until))
     for number in range((until.date() - since.date()).days + 1):
         found = run_query(_put_in(_OF_A_DAY, until_ms, since.date() + timedelta(days=number)))
-        of_farm = (each for each in found if each["farm"] == farm and each["what"] != "window")
+        of_farm = (each for each in found if each["farm"] == farm and each["kind"] != "window")
         rows += (_row(each) for each in of_farm if since_ms <= each["at_ms"] <= until_ms)
     # A correction of log time can make the time of a later entry earlier.
     return sorted(rows, key=lambda each: each.index)
@@ -110,7 +110,7 @@ def _put_in(sql: str, span_ms: int, day: date = date.min) -> str:
 
 
 def _take(past: Past, row: dict[str, Any]) -> None:
-    if row["what"] == "window":
+    if row["kind"] == "window":
         is_bad = {each["server_id"]: each["bad"] for each in row["servers"]}
         past.window_over(Window(row["start_ms"], row["at_ms"], is_bad))
     else:
@@ -119,7 +119,7 @@ def _take(past: Past, row: dict[str, Any]) -> None:
 
 def _row(row: dict[str, Any]) -> Row:
     index, at_ms = row["index"], row["at_ms"]
-    match row["what"]:
+    match row["kind"]:
         case "clock":
             return ClockRow(index, at_ms, row["period_ms"])
         case "factors":

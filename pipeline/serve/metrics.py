@@ -6,7 +6,7 @@
 
 The endpoint is prometheus_client's own, in a thread. Any program that reaches the address can read the figures, so a
 port without a host means loopback. The figures are totals or maxima over all farms, without names, destinations or
-addresses. All figures begin with the process. An unknown figure is `NaN`, which alerts do not treat as a number.
+addresses. All counters start with the process. An unknown figure is `NaN`, which alerts do not treat as a number.
 
 The lag in seconds is the age of the newest entry in the tables by its log time, for the farm with the greatest age.
 Between two reports of a farm it rises to the reporting period. It includes any cause of delay: the pipeline, the path
@@ -120,7 +120,7 @@ class RunMetrics:
     def progressed(
         self, read: int, there: int, farms: Collection[str] = (), removed: Collection[str] | None = None
     ) -> None:
-        """Record the numbers of read and existing entries of all logs, and their farms; 0 is unknown.
+        """Record the numbers of read and existing entries of all logs, and their farms; 0 means unknown.
 
         With many farms, only the farms that have left the file are known: `removed`.
         """

@@ -98,5 +98,5 @@ def cut(shown: int, total: int, what: str, which: str) -> str:
 
 
 def maybe(value: Any, text_of: Callable[[Any], str]) -> str | None:
-    """Return the text of a value; None for None."""
+    """Return the text of a value, or None without a value."""
     return None if value is None else text_of(value)

@@ -26,12 +26,12 @@ def echo(text: str, *, err: bool = False, bold: bool = False) -> None:
 def print_json(text: str) -> None:
     """Print JSON whose strings are ASCII, as `json.dumps` makes them."""
     if not text.isascii():
-        raise ValueError("JSON for a terminal has its other letters as escapes")
+        raise ValueError("JSON for a terminal must be ASCII")
     click.echo(text)
 
 
 def print_csv(rows: Iterable[Sequence[Any]]) -> None:
-    """Print rows as CSV; text in them is escaped like everywhere."""
+    """Print rows as CSV, with escaped text."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     for row in rows:
         writer.writerow([printable(cell) if isinstance(cell, str) else cell for cell in row])

@@ -12,12 +12,12 @@ grouping, is limited to `MEMORY_LIMIT` and never moved to the disk.
 
 While the pipeline runs, files are merged and replaced. A query that loses a file before its first row is repeated with
 the current files. A report has many queries, and its page must show one moment. So `of_one_version` opens the log of
-each table once, and runs all queries on one connection. An empty answer lists the empty tables among the tables that it
-reads. An answer for people also shows the gaps of these tables (`gaps.py`).
+each table once, and runs all queries on one connection. An empty answer lists the empty tables among the tables of its
+query. An answer for people also shows the gaps of these tables (`gaps.py`).
 
 A table from a backup is refused. A run records a batch, commits it in the tables, and then records the last batch of
-each table. So a table cannot end before the record that was read before it. No table may have a batch after the record
-that was read after it. The record may be missing only if no commit states the number of rows (`Table.is_counted`).
+each table. So a table must have every batch of a record that was read before it. A record that is read after a table
+must have every batch of the table. The record may be missing only if `Table.is_counted` is false for each table.
 """
 
 import shlex
@@ -60,7 +60,7 @@ SqlQuery: TypeAlias = Callable[[str], list[dict[str, Any]]]
 ATTEMPTS = 5
 _IS_GONE = (duckdb.IOException, FileNotFoundError)
 _RECORDED = {LOG: (*BASE_SPECS, RANGES_SPEC.name), EVENTS: (EVENTS,)}
-"""Tables that show a lost record of a query. The log's tables are compared even if only derived ones are read."""
+"""Tables that show a lost record of a query. The log's tables are compared even if only derived tables are read."""
 _WITHOUT_LOG = frozenset({EVENTS, ALERTS_SPEC.name, STATES_SPEC.name})
 LISTED_AT_ONCE = 8
 ROWS_AT_ONCE = 4_096
@@ -107,7 +107,7 @@ def stored_gaps(output: Output) -> tuple[Gap, ...]:
 
 
 def of_one_version(output: Output, read: Callable[[SqlQuery], Read]) -> Read:
-    """Return the result of `read`, whose questions all see one version of each table. Raises QueryError."""
+    """Return the result of `read`, whose queries all see one version of each table. Raises QueryError."""
     with _retried(
         output, frozenset(TABLES), lambda tables: read(lambda sql: [*tables.answer(sql).documents()])
     ) as result:
@@ -194,9 +194,9 @@ def _is_checked(root: Output, path: str) -> bool:
 
 
 class _OpenTables:
-    """Tables on one connection, each at the version that it had when this was constructed.
+    """Tables on one connection, each at its version at the time of construction.
 
-    A view is made when a question names its table first: to make all of them would open every file of every table.
+    The first query of a table makes its view: making all views would open every file of every table.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class _OpenTables:
         named = _read_by(sql)
         statements = self._connection.extract_statements(sql)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            raise QueryError("a query is one statement that selects; the tables can only be read")
+            raise QueryError("a query must be one SELECT statement: the tables can only be read")
         needed = self._without_view & (named or self._files.keys())
         self._refuse_large_download(needed)
         for name in needed:
@@ -243,7 +243,7 @@ class _OpenTables:
         return Answer(columns, chain(first, chain.from_iterable(rest)), empty, bool(first))
 
     def _refuse_large_download(self, names: Collection[str]) -> None:
-        """Raise QueryError if too many bytes of a bucket are not on the disk: a WHERE does not exclude files."""
+        """Raise QueryError if a query would download too much of a bucket: a WHERE does not exclude files."""
         missing = sum(
             each.size_bytes
             for name in names
@@ -325,7 +325,7 @@ def _read_by(sql: str) -> frozenset[str]:
 
 @cache
 def _parser() -> duckdb.DuckDBPyConnection:
-    """Return an instance without views, which would hide names, and closed to files, which it would open."""
+    """Return an instance of DuckDB without views, which would hide names, and without access to files."""
     instance = database()
     instance.execute("SET enable_external_access = false")
     return instance

@@ -4,10 +4,9 @@
                                     ├▶ named answers (`answer_sections.py`)    ─┤
                                     └▶ charts as SVG (`charts.py`)             ─┘
 
-Each section sends one query to the tables, so the page shows only results of queries. All queries read one version of
-each table, so the sections agree with each other while a run writes. Problems come first: the verdict, then burning
-error budgets, then the servers, the worst at the top. A page of a large farm stays small, because it shows the worst of
-everything and the number of omitted rows.
+Each section shows only results of queries. All queries read one version of each table, so the sections agree with each
+other while a run writes. Problems come first: the verdict, then burning error budgets, then the servers, the worst at
+the top. A page of a large farm stays small, because each section shows its worst rows and the number of omitted rows.
 
 The page does not contain a script and does not load anything. Its Content-Security-Policy allows only its style sheet,
 by the hash. So a text in the tables cannot make a browser load or execute anything. On a narrow screen a table becomes
@@ -50,13 +49,13 @@ SERVERS_SHOWN, DESTINATIONS_SHOWN, DETECTIONS_SHOWN, RUNS_SHOWN, NAMED = 200, 20
 """Limits of the rows of each table, the worst or newest first, and of the servers that the verdict names."""
 STRIPS_SHOWN, LINES_SHOWN, STRETCHES, MASTERS_SHOWN, LANES_SHOWN = 40, 8, 120, 10, 40
 """Limits of drawn servers (the worst first), parts of their time, drawn masters, and servers in drawings of leaders and
-publishers. With 300 servers, they took 70 % of the time of a page of 1,000 farms.
+publishers. With 300 servers, the drawings took 70 % of the time of a page of 1,000 farms.
 """
 FARM_LETTERS = 12
 """The number of letters of a farm's name that precede a server, if there are several farms."""
 GAPS_SHOWN = 100
 OLD_MS = 24 * 3600 * 1000
-"""Tables that end longer ago are old, or were generated."""
+"""The age, in milliseconds, above which tables describe the past, or were generated."""
 _FARED = f"""
     WITH windows AS (SELECT *, row_number() OVER in_order - 1 AS place, count(*) OVER (PARTITION BY farm) AS windows,
                        coalesce(window_start - lag(window_end) OVER in_order
@@ -228,7 +227,7 @@ def _reach(end: FarmEnd, *, alone: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """The common data of the sections: the tables, the addresses of pseudonyms, and the need for farm names."""
+    """The common data of the sections: the tables, and the addresses of pseudonyms. `several`: with several farms."""
 
     run_query: SqlQuery
     names: dict[str, str]
@@ -357,7 +356,7 @@ class _Page:
         return timeline(bars) + cut(len(rows), _total(rows), "terms", "the newest")
 
     def publishers(self) -> str:
-        """Return a drawing for each master: one server that publishes for several would have overlapping bars."""
+        """Return a drawing for each master, because a server's bars for several masters would overlap."""
         rows = self._runs("publishers", "server_id")
         often = Counter(row["master"] for row in rows)
         masters = sorted(often, key=lambda master: (-often[master], master))

@@ -1,11 +1,11 @@
 """The state of each server at the end of the tables, by the rules of the watch, and the verdict over all of them.
 
-    last report ─▶ `RouterWatch` ─▶ healthy or unhealthy ─▶ the advance of log time since then ─▶ silent
+    last report ─▶ `RouterWatch` ─▶ healthy or unhealthy ─▶ the advance of log time since then ─▶ `silent`
 
 The watch's own state of a server (`current_watched`) counts if it exists, since it includes the reports before the
 last. Without the watch that state does not exist, and the last report decides alone. Missing reports are judged here in
 any case: by the end of the tables, not by the last change that the watch wrote. A server of the last configuration that
-never reported is not healthy either; a `silent` one outside the configuration was removed, and is not counted.
+never reported is not healthy. A `silent` server outside the configuration was removed, and is not counted.
 
 Log time stops when a whole farm does. So a farm is *stale* if its tables ended longer ago than the permitted time
 without a report, plus half a minute for the pipeline. The servers' last state then does not describe the present.
@@ -54,7 +54,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FarmEnd:
-    """The end of a farm's tables, and the limit of its servers for reports. Times in ms; None is unknown."""
+    """The end of a farm's tables, and the limit of the time without a report."""
 
     farm: str
     index: int
@@ -71,7 +71,7 @@ class FarmEnd:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server at the end of the tables. `report` is its last one as a row of `current_routers`, or empty."""
+    """A server at the end of the tables. `report` is its last report as a row of `current_routers`, or empty."""
 
     farm: str
     server_id: int
@@ -86,7 +86,7 @@ def farm_ends(run_query: SqlQuery) -> dict[str, FarmEnd]:
 
 
 def servers_now(run_query: SqlQuery, ends: dict[str, FarmEnd]) -> list[Server]:
-    """Return all servers that reported or should, the worst first."""
+    """Return all servers that have reported or are in the last configuration, the worst first."""
     watched = {_key(row): row for row in run_query("SELECT * FROM current_watched")}
     reports = {_key(row): row for row in run_query("SELECT * FROM current_routers")}
     configured = {

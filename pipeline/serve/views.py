@@ -5,7 +5,7 @@
 `query` reads the present files of a table. A program that stays connected would lose them when they are merged. So each
 view reads the table's own log at every query (`delta_scan`, of DuckDB's extension `delta`). A database of these views
 does not hold rows: each query sees the current rows of the tables that existed when the script was printed. The named
-questions are views as well, with their default objective. The script also defines the functions of Spark that they use.
+queries are views, too, with their default objective. The script also defines the functions of Spark that they use.
 
 A view needs an existing table, and a failed statement would end the script. So for a table that no run has made yet,
 the script makes a view with the columns and without rows. A comment explains this.

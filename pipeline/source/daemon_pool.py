@@ -3,7 +3,7 @@
     submit(call), map(call, values) ──▶ queue ──▶ a daemon thread ──▶ result or error
     end of the `with` block         ──▶ queued calls are dropped, threads end after their current call
 
-A farm or a store may not reply for minutes. The interpreter joins the threads of a `ThreadPoolExecutor` at its exit,
+A farm or a store may take minutes to reply. The interpreter joins the threads of a `ThreadPoolExecutor` at its exit,
 and the executor's own `with` block waits for all queued calls. So either would keep a stopped run waiting for a reply.
 """
 

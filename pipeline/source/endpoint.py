@@ -1,4 +1,4 @@
-"""One HTTP connection to one node's control endpoint, from a process that shares nothing with the farm.
+"""An HTTP connection to a node's control endpoint, without code of the farm.
 
     /run/…/control.sock           a Unix socket: users with the right to open it may read
     https://192.168.7.5:7650      TCP: the node must show a pinned certificate before it receives the token
@@ -34,7 +34,7 @@ _PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----
 
 
 class RefusedError(PermissionError):
-    """A node would refuse this program, or it shows another identity: one of the two needs other credentials."""
+    """A node refused this program, or did not prove its identity: this program or the node needs other credentials."""
 
 
 class CredentialError(Exception):
@@ -173,7 +173,7 @@ class Endpoint:
         return answer
 
     def post(self, target: str, body: Mapping[str, object] | bytes) -> dict[str, Any]:
-        """Return the JSON object in reply to `body`, also a refusal with a reason, unless it holds `error`."""
+        """Return the JSON object in reply to `body`, also a refusal with a reason. Raise ValueError for an `error`."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         status, answer = self._exchange("POST", target, content)
         if "error" in answer:

@@ -4,9 +4,9 @@
     spark.read.format("farm_events").option("files", "traces/*.jsonl").load()
 
 A trace is not a log. It is a ring in a node's memory, which a restart empties; each node dates its events by its own
-clock. So, unlike `farm`, *all* nodes are read, not the first that replies. An offset names for each node its
-generation, which a restart raises, and the next cursor in it. docs/reference/pipeline-sources.md, 'The source
-`farm_events`', describes lost events, repeated batches and columns.
+clock. So, unlike `farm`, *all* nodes are read, not the first that replies. An offset has the generation of each node,
+which a restart raises, and the next cursor in it. docs/reference/pipeline-sources.md, 'The source `farm_events`',
+describes lost events, repeated batches and columns.
 
 `clock_offset_ms` is the node's clock minus log time, both from one view. The source requests the view when it plans a
 batch.

@@ -48,7 +48,7 @@ CONTINUE = "continue"
 DIGITS_MAX = 18
 READ_AT_ONCE, FARMS_PER_CALL = 8, 32
 READ_AHEAD_ENTRIES = 1_000
-"""The longest range that is read as a whole, concurrently with others, before its rows are given."""
+"""The longest range that is read as a whole, concurrently with others, before its first row is returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class FarmDataSource(DataSource):
         return ENTRIES if columns is None else StructType([ENTRIES[each] for each in columns])
 
     def reader(self, schema: StructType) -> "FarmBatchReader":
-        """Return a reader of everything committed now."""
+        """Return a reader of all entries committed now."""
         del schema
         taking = self.options.get("pushFilters", "false").lower()
         if taking not in {"true", "false"}:
@@ -190,7 +190,7 @@ def read_entries(options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
 
 
 class _Reader:
-    """The common part of batch and stream: tasks, and reading them."""
+    """The common part of batch and stream readers: planning and reading of tasks."""
 
     def __init__(self, farms: StreamFarms, selection: RowSelection, sizes: Sizes) -> None:
         self._farms = farms
@@ -210,7 +210,7 @@ class _Reader:
         return batches_of_logs(_logs(partition.pieces, self._selection), self._selection)
 
     def _end(self, commit: int) -> int:
-        """Return one beyond the last selected and committed entry."""
+        """Return the index after the last selected and committed entry."""
         end = self._selection.indexes.end
         return commit + 1 if end is None else min(commit + 1, end)
 
@@ -221,7 +221,7 @@ class _Reader:
         places: Mapping[str, Place],
         known: Mapping[str, KnownTime],
     ) -> list[InputPartition]:
-        """Return tasks for these entries (first, one beyond the last) of each cluster, and for these snapshots."""
+        """Return tasks for these entries (first, after the last) of each cluster, and for the snapshots `covered`."""
         snapshots = [
             Piece(places[cluster].name, places[cluster].ranges, SnapshotRange(index, cluster))
             for cluster, index in covered.items()
@@ -255,7 +255,7 @@ def _logs(pieces: Sequence[Piece], selection: RowSelection) -> Iterator[RowsOfLo
     def read(several: Sequence[Piece]) -> list[list[Row] | None]:
         return [[*piece.rows(selection)] if piece.is_short else None for piece in several]
 
-    # A queued call costs as much as reading some entries, so a thread takes several farms.
+    # Queuing a call takes the time of reading some entries, so a call reads several farms.
     size = min(-(-len(pieces) // READ_AT_ONCE), FARMS_PER_CALL)
     parts = [pieces[first : first + size] for first in range(0, len(pieces), size)]
     with DaemonPool(READ_AT_ONCE) as reading:
@@ -267,7 +267,7 @@ class FarmBatchReader(_Reader, DataSourceReader):
     """The committed log at the time of planning."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return ranges that cover everything from the first selected entry to the commit index."""
+        """Return tasks for all entries from the first selected entry to the commit index."""
         logs = self._farms.poll({}, thorough=True)
         if self._farms.problems:
             raise FarmLogError(
@@ -322,7 +322,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
 
     # The names below are Spark's.
     def initialOffset(self) -> Offset:  # noqa: N802
-        """Return the known first entries; the beginning of another farm is determined at its first request."""
+        """Return the known first entries; another farm's first entry is determined at its first request."""
         return self._offsets.stored({"farms": {**self._next_entries}})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -330,9 +330,9 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         return ReadMaxRows(self._sizes.entries_per_batch)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """Return the end of a batch from `start` on; for at most `SILENCE_SECONDS`, `start` if no node replies.
+        """Return the end of a batch from `start` on; if no node replies, return `start` for `SILENCE_SECONDS`.
 
-        A refusal before the first reply is raised immediately. A later one may end, as no reply does.
+        A refusal before the first reply is raised immediately. A later refusal may be temporary, like a missing reply.
         """
         whole = self._offsets.loaded(start)
         try:
@@ -390,7 +390,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         return {"farms": ends_read, **also}
 
     def _counts(self, logs: Mapping[str, SelectedLog], next_entries: Mapping[str, int]) -> dict[str, int]:
-        """Return the number of new entries of each farm that has some, or that is new with a snapshot."""
+        """Return the number of new entries of each farm with new entries, or with a first snapshot."""
         if self._available_now and self._stop_before is None:
             self._stop_before = self._present_ends(logs)
         counts: dict[str, int] = {}
@@ -409,8 +409,8 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         last = None if self._selection.indexes.end is None else self._selection.indexes.end - 1
         if last is not None and newest < last:
             raise FarmLogError(
-                f"entries up to {last} are wanted and the log is known to be committed up to {newest} only; choose an"
-                " earlier end, or wait",
+                f"the end is {last}, but the log is known to be committed only up to {newest}; choose an earlier end,"
+                " or wait",
             )
         return {cluster: self._end(each.status.commit_index) for cluster, each in logs.items()}
 
@@ -435,7 +435,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         self._available_now = True
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Return tasks that cover [start, end), from these two alone: a repeated batch is planned like the first."""
+        """Return tasks that cover [start, end). They depend only on both, so a repeated batch has the same tasks."""
         start, end = self._offsets.changed(start, end)
         begins = end.get("begins", {})
         ranges: dict[str, tuple[int, int]] = {}

@@ -148,7 +148,7 @@ def _place(name: str, farm: _FarmInFile, path: Path, page_size: int, load: _Load
         raise FarmLogError(f"farms.{name} in {path} needs either `nodes`, a list of control endpoints, or `directory`")
     is_index = farm.start.isascii() and farm.start.isdecimal() and int(farm.start) > 0
     if farm.start not in {OLDEST, SNAPSHOT} and not is_index:
-        raise FarmLogError(f"farms.{name} in {path} begins with {farm.start!r}: use oldest, snapshot or an index")
+        raise FarmLogError(f"farms.{name} in {path} has the start {farm.start!r}: use oldest, snapshot or an index")
     if farm.directory is not None and farm.client_key is not None:
         raise FarmLogError(
             f"farms.{name} in {path} has a client_key, but a directory does not accept factors: leave it out"
@@ -224,7 +224,7 @@ class StreamFarms(Protocol):
 
 
 class OneFarm:
-    """A single farm, named by the options themselves. Any error of it ends the reading.
+    """The only farm of a run, given by its options. An error of this farm ends the reading.
 
     `load`: returns its place with the present credentials, which are read again after a refusal.
     """
@@ -274,7 +274,7 @@ class OneFarm:
         return dict.fromkeys(clusters, self._place)
 
     def check_range(self, log: SelectedLog, first: int, end: int, known: KnownTime | None) -> bool:
-        """Check nothing: the reader of the entries reports damage."""
+        """Return True: the reader of the entries reports damage."""
         del log, first, end, known
         return True
 
@@ -438,14 +438,14 @@ def _poll_first(place: Place, cluster: str | None, next_entries: Mapping[str, in
     _refuse_compacted(place.ranges, start, status)
     if start > status.commit_index + 1:
         raise FarmLogError(
-            f"the log is known to be committed up to entry {status.commit_index}, and reading is to begin with"
-            f" {start}: choose an earlier one",
+            f"the start is entry {start}, but the log is known to be committed only up to entry {status.commit_index}:"
+            " choose an earlier one",
         )
     return SelectedLog(place, status, start)
 
 
 def _poll_again(first_log: SelectedLog, next_entries: Mapping[str, int], *, of_all: bool) -> SelectedLog:
-    """Query the same farm again; raise FarmLogError."""
+    """Query a known farm again; raise FarmLogError."""
     cluster, place = first_log.status.cluster, first_log.place
     status = place.ranges.status(cluster, of_all=of_all)
     _refuse_compacted(place.ranges, next_entries.get(cluster, first_log.begin), status)

@@ -8,10 +8,10 @@ that the topic hides from clients. These are configurations, entries without con
 Kafka's own clients. The connector is a jar that Spark fetches by its Maven coordinates (`connector`); PySpark does not
 include it.
 
-A record does not name its cluster. So the brokers are queried for the farm's id before the stream begins, and before
-each batch is written. Spark's checkpoint identifies the topic by its name only. So it would continue at the same offset
-of another farm's topic, for example after `garlicfarm recover` during the run. So a run refuses tables of another
-cluster: read each farm's topic into a separate output.
+A record does not name its cluster, and Spark's checkpoint identifies the topic by its name only. After `garlicfarm
+recover` during the run, Spark would continue at the same offset of the new farm's topic. So the brokers are queried for
+the farm's id before the stream begins, and before each batch is written. A run refuses tables of another cluster: read
+each farm's topic into a separate output.
 """
 
 import json
@@ -74,7 +74,7 @@ REFUSALS = (
         "correct --kafka and --kafka-option",
     ),
 )
-"""The errors of Kafka's clients that no repetition ends, each with its remedy."""
+"""The permanent errors of Kafka's clients, each with its remedy."""
 CAUSES_MAX = 10
 MOST_ENTRIES, MOST_OFFSETS = "maxEntriesPerBatch", "maxOffsetsPerTrigger"
 """The limit of a batch, as an option of the source `farm` and of the connector."""
@@ -151,9 +151,9 @@ def _wait(seconds: float, check: Callable[[], None], is_over: Callable[[], bool]
 def options_of(
     options: Mapping[str, str], first_entry: int | None = None, end_entry: int | None = None
 ) -> dict[str, str]:
-    """Return the options of Spark's connector: its own ones, completed by the options of any source.
+    """Return the options of Spark's connector: the options of a run, completed by defaults.
 
-    `first_entry` replaces every option about the start; `end_entry` is one beyond the last entry of a batch.
+    `first_entry` replaces every option about the start; `end_entry` is the index after the last entry of a batch.
     """
     named = {MOST_OFFSETS: options[MOST_ENTRIES]} if MOST_ENTRIES in options else {}
     of_run = {TOPIC_OPTION: TOPIC, "startingOffsets": "earliest", **named}
@@ -253,7 +253,7 @@ def _failure(servers: str | None, error: Any) -> FarmLogError:
 class TopicRanges:
     """The records of a topic as a place of the log (`pipeline/source/ranges.py`), for a repair.
 
-    The topic lacks the entries that are not for its readers, so a range has a row for most of its indexes.
+    The topic lacks the entries that are not for its readers, so a range lacks rows for some indexes.
     """
 
     def __init__(self, session: SparkSession, options: Mapping[str, str]) -> None:
@@ -271,7 +271,7 @@ class TopicRanges:
         return self.status(cluster).first_index
 
     def snapshot_index(self) -> int:
-        """Raise FarmLogError, since a topic has records only."""
+        """Raise FarmLogError, since a topic does not have a snapshot."""
         raise FarmLogError("a topic does not have a snapshot: name a state directory with --directory")
 
     def time_before(self, index: int, known: KnownTime | None) -> None:

@@ -4,13 +4,13 @@ It runs inside Spark's planner and worker processes, which share no memory. So i
 picklable values, and keeps one connection while it reads one range.
 
     status(cluster)     the cluster, the first index and the commit index: from the first node that replies
-    statuses(cluster)   the same of every node that answers
+    statuses(cluster)   the status of every node that replies
     range(first, end)   the entries between, from any node that has them
 
 *Failover.* A node may stop in the middle of a range, or have fewer entries than the node that announced its end. It may
 have compacted more than another, or belong to another farm. In each case reading continues at the next address with the
-missing entry: an index holds the same entry at every node. A range fails only when all nodes failed several times, with
-the reply of each. For unresponsive nodes, as during a restart of the farm, that takes longer than for nodes that reply.
+missing entry: an index holds the same entry at every node. A range fails only after all nodes failed several times; the
+error has the last failure of each. Unresponsive nodes, such as during a restart of the farm, are retried longer.
 """
 
 import base64
@@ -118,8 +118,8 @@ class FarmLog:
     def status(self, cluster: str | None = None) -> LogStatus:
         """Return the status of the first node that belongs to `cluster`, or to any cluster if None.
 
-        Raises FarmSilentError when some do not reply or are in no cluster yet, FarmLogError when all belong elsewhere,
-        FarmRefusedError when all refuse the request.
+        Raises FarmLogError when all nodes belong to other clusters, FarmRefusedError when all refuse the request, and
+        FarmSilentError for other failures.
         """
         failures = _Failures()
         for address in self.addresses:
@@ -186,7 +186,7 @@ class FarmLog:
                 _check_same(found.cluster, cluster)
         except LOST as error:
             return error
-        # The caller's own text: the newest replies of many farms do not need equal copies.
+        # Share the caller's text, so that the replies of many farms do not hold equal copies.
         return found if cluster is None else replace(found, cluster=cluster)
 
 
@@ -221,7 +221,7 @@ class _Failures:
         return "; ".join(f"{address}: {_words(error)}" for address, error in self._errors.items())
 
     def of_all(self, cluster: str | None) -> FarmLogError:
-        """Return the error for a failure of all of them."""
+        """Return the error for a failure of all nodes."""
         foreign = [isinstance(error, _ForeignError) for error in self._errors.values()]
         if foreign and all(foreign):
             return FarmLogError(f"the tables contain the cluster {cluster} ({self}): {OTHER_CLUSTER}")

@@ -115,8 +115,8 @@ class NodeRanges:
     def snapshot_index(self) -> int:
         """Raise FarmLogError, since a node serves entries only."""
         raise FarmLogError(
-            "a control endpoint gives entries, no snapshot: name a state directory or a copy of one with --directory,"
-            " or begin with the oldest entry that is left",
+            "a control endpoint does not serve snapshots: name a state directory or a copy of one with --directory, or"
+            " begin with the oldest remaining entry",
         )
 
     def time_before(self, index: int, known: KnownTime | None) -> None:

@@ -81,7 +81,7 @@ class RowSelection:
     columns: tuple[str, ...] | None = None
 
     def takes(self, index: int, kind: str, time_ms: int | None) -> bool:
-        """Return True if this entry is selected, as far as index, kind and time determine it."""
+        """Return True if index, kind and time do not exclude this entry."""
         if index not in self.indexes or (self.kinds is not None and kind not in self.kinds):
             return False
         return self.times_us.are_open or (time_ms is not None and time_ms * 1000 in self.times_us)
@@ -120,7 +120,7 @@ class RowSelection:
     def _within(
         self, path: tuple[str, ...], least: Any, last: Any, behind: int, *, more: int = 0
     ) -> "RowSelection | None":
-        """Select least + more <= column < last + behind, for an index or log time; return None for another column."""
+        """Select `least + more <= column < last + behind`, for index or log time; return None for another column."""
         name = _BOUNDED.get(path)
         if name is None:
             return None

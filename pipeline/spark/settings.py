@@ -109,7 +109,7 @@ def without_jars(given: Mapping[str, str], packages: Iterable[str]) -> list[str]
 
 
 def _of_arguments(arguments: list[str]) -> dict[str, str]:
-    """Return the settings in options of spark-submit: `--conf K=V`, `--conf=K=V`, and those with a special name."""
+    """Return the settings in options of spark-submit: `--conf K=V`, `--conf=K=V`, `--master` and `--driver-memory`."""
     own = {"--master": "spark.master", "--driver-memory": "spark.driver.memory"}
     given = {}
     words = iter(arguments)

@@ -31,7 +31,7 @@ class RunningQuery(Protocol):
 
     @property
     def isActive(self) -> bool:  # noqa: N802
-        """True until it has ended."""
+        """True until the query has ended."""
 
     @property
     def status(self) -> dict[str, Any]:
@@ -42,13 +42,13 @@ class RunningQuery(Protocol):
         """Newest batch of the query; None before the first."""
 
     def exception(self) -> Exception | None:
-        """Return the error that ended it."""
+        """Return the error that ended the query."""
 
     def awaitTermination(self, timeout: int) -> Any:  # noqa: N802
-        """Return when it has ended, or after this number of seconds."""
+        """Return when the query has ended, or after this number of seconds."""
 
     def stop(self) -> None:
-        """End it."""
+        """End the query."""
 
 
 @dataclass(slots=True)

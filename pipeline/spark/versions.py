@@ -55,7 +55,7 @@ class Installed:
 
 
 def installed(packages: Versions | None = None) -> Iterator[Installed]:
-    """Yield some packages; by default those that every command requires."""
+    """Yield the state of these packages; by default, of the packages that every command requires."""
     for name, (least, below) in (PACKAGES if packages is None else packages).items():
         supported = _dotted(least) + (" or newer" if below is None else f" to below {_dotted(below)}")
         try:

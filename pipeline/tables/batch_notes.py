@@ -11,8 +11,8 @@ either case.
 So this file records the range of a batch before a table commits it, and the last batch of each table after all commits.
 The derived tables may lag, so their last batches are a separate part.
 `TableDamagedError` reports a batch with a gap after the last batch, a recorded number with another range, and a table
-that lacks an earlier batch. The file is replaced as a whole (`pipeline/output/documents.py`). The entries of each farm
-stay in JSON between two batches: as objects, those of 100,000 farms would take a tenth of the driver's memory.
+that lacks an earlier batch. The file is replaced as a whole (`pipeline/output/documents.py`). The last entries of farms
+stay in JSON between two batches: as objects, they would take a tenth of the driver's memory for 100,000 farms.
 """
 
 from collections.abc import Mapping
@@ -70,9 +70,9 @@ class _Noted(Struct, frozen=True, rename="camel"):
     base: int = 0
     """The tables' number for batch 0 of the present checkpoint; above 0 after a repair, when Spark counts from 0."""
     starts: Raw = _NONE
-    """The first entry of each farm in the present checkpoint. Spark requests it again if it repeats batch 0."""
+    """The first entry of each farm in the present checkpoint. Spark requests the entry again to repeat batch 0."""
     derived: dict[str, int] = {}
-    """The last batch of each derived table, and of the windows that they do not have yet."""
+    """The last batch of each derived table, and of `gold_windows`."""
     of_topic: bool = False
     """True if a batch is from a topic (`Continuity.LATER`)."""
 
@@ -86,7 +86,7 @@ class NotedBatches(Struct, frozen=True, rename="camel"):
     of_topic: bool = False
 
     def is_other(self, table: str, batch: int) -> bool:
-        """Return True if a derived table with this last batch is from another time than the record."""
+        """Return True if a derived table with this last batch does not match the record."""
         return not self.derived.get(table, -1) <= batch <= self.begun
 
 

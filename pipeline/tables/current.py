@@ -4,7 +4,7 @@
     current_routers       one row a server: its last report
     current_destinations  one row a destination and server: its part of the last report
     current_publishers    one row a master: the last publication
-    current_watched       one row a server: healthy, unhealthy or silent, with the time of the change (`pipeline/watch`)
+    current_watched       one row a server: the state of the watch, with the time of its change (`pipeline/watch`)
 
 History holds past states. For the current state, a reader would have to search all of it for the last row of each
 server. Most servers report in each period, so a batch changes most rows of its farms. It rewrites the files of these
@@ -74,7 +74,7 @@ SPECS = {name: TableSpec(f"{PREFIX}{name}", schema, KEYS[name], UNDO) for name, 
 
 
 class CurrentState:
-    """The tables, for their writer."""
+    """The tables of the current state, for their writer."""
 
     def __init__(self, output: Output) -> None:
         self._tables = {name: FarmFiles(output, spec) for name, spec in SPECS.items()}
@@ -109,7 +109,7 @@ def _merged(name: str, known: pa.Table, rows: pa.Table) -> pa.Table:
 
 
 def last_rows(rows: pa.Table, keys: Sequence[str], order: str | None = "index") -> pa.Table:
-    """Return the row with the highest `order` for each combination of keys; of several, or without it, the last."""
+    """Return the row with the highest `order` for each combination of keys; of equal ones, or without it, the last."""
     if rows.num_rows <= 1:
         return rows
     # With positions, only the remaining rows are copied with all columns.

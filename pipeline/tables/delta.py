@@ -1,20 +1,19 @@
 """One Delta table: its current files, and commits that happen once despite repetitions.
 
-    <table>/_delta_log/00000000000000000017.json    what commit 17 adds and removes, and (query, batch) of it
+    <table>/_delta_log/00000000000000000017.json    the files that commit 17 adds and removes, and its (query, batch)
     <table>/_delta_log/….checkpoint.parquet         the sum of the commits up to there, made every `CHECKPOINT_COMMITS`
 
 A commit is one file that must not have existed, so it is atomic. It carries the name of the query and the number of its
-batch (`txn`). Before a commit, the writer reads the last batch of that query in the table. So it finds and
-skips a batch that was repeated after a crash. So each table has each batch once, even after a crash between the commits
-of two tables.
+batch (`txn`). Before a commit, the writer reads the last batch of that query in the table, and skips a repeated batch.
+So each table has each batch once, even after a crash between the commits of two tables.
 
 Each commit also carries the number of rows that the table has after it (`HELD`). Delta Lake accepts an emptied or
 replaced commit in the middle of its log; the rows of that commit are then missing without an error. But the number in a
 later commit includes them, so such a table is refused. The files and the commit are synced before `commit` returns.
 
 The table refuses a writer that has lost its lock. A commit gets the number after the newest version that this process
-has read. It compares the last batches and the number of rows in another program's version with its own. A merge of
-files does not change them. If one has changed, the process would for example add the entries of a batch a second time.
+has read. The process compares the last batches and the number of rows in another program's version with its own. A
+merge of files does not change these numbers. If one has changed, the process could add the entries of a batch twice.
 
 A commit lists the directory of the log twice, and each appended commit makes the table in memory slower. So both stay
 short: commits older than `LOG_KEPT` are deleted at the next checkpoint, and the table is opened again after it.
@@ -63,7 +62,8 @@ NOTHING_COMMITTED = -1
 NO_UPKEEP = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """delta-rs would delete commits before their checkpoint is durable, and look for due work after each commit.
 
-OPTIMIZE and VACUUM of delta-rs ignore these properties, so the table also states an interval that it never reaches.
+OPTIMIZE and VACUUM of delta-rs ignore these properties, so the table also sets a checkpoint interval that is too long
+to occur.
 """
 HELD = "rows-held"
 """The application id of a transaction; its version is the number of rows in the table after the commit."""
@@ -92,17 +92,17 @@ class StoredFile:
     batch: int | None
     """The newest batch in its rows, in a table with the batch column."""
     first_batch: int | None = None
-    """The oldest batch."""
+    """The oldest batch in the rows."""
     first_ms: int | None = None
     """The least `time_ms` of a row, in a table with this column."""
     last_ms: int | None = None
-    """The greatest one."""
+    """The greatest `time_ms` of a row."""
     written_ms: int | None = None
     """The time of writing in milliseconds since the epoch, by the clock of the machine."""
     first_farm: str | None = None
-    """The first farm in its rows, in their order."""
+    """The first farm of the rows in alphabetical order."""
     last_farm: str | None = None
-    """The last one."""
+    """The last farm of the rows in alphabetical order."""
 
 
 REQUEST = re.compile("Error performing|HdfsObjectStore error")
@@ -177,7 +177,7 @@ class Table:
         return self._recorded_rows() != _rows_of(self.files())
 
     def rewrite(self, removed: Sequence[StoredFile], rows: pa.Table) -> None:
-        """Replace files by rows; the table then states the rows that it has, for a repair."""
+        """Replace files by rows, and record the resulting number of rows, for a repair."""
         if removed or rows.num_rows:
             self._commit(self.written(rows), removed, [], is_recounted=True)
 
@@ -206,7 +206,7 @@ class Table:
             version = self._delta.version()
             self._delta.optimize.compact(partition_filters=filters, target_size=below_bytes)
             if isinstance(self.root, Path):
-                # delta-rs syncs neither, and VACUUM deletes the merged files.
+                # delta-rs does not sync the new files and their directories, and VACUUM deletes the old files.
                 merged = [self.root / each.path for each in self.files() if each.path not in before]
                 sync(*merged, *{each.parent for each in merged})
             self._sync_after(version)
@@ -322,8 +322,8 @@ class Table:
         for application, version in known.items():
             if _transaction(self.root, self._delta, application) not in {version, None}:
                 raise OvertakenError(
-                    f"{self.root} was written by another process in the meantime: let one pipeline write there, and"
-                    " start this one again"
+                    f"{self.root} was written by another process in the meantime: only one pipeline may write there;"
+                    " then start this one again"
                 )
         self._known = known
 

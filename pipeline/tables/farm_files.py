@@ -35,7 +35,7 @@ class Change:
 
 
 class FarmFiles:
-    """The table. `sorted_by` of its specification begins with `farm`."""
+    """A table in files by farm. `sorted_by` of its specification begins with `farm`."""
 
     def __init__(self, output: Output, spec: TableSpec) -> None:
         self.table = Table(output, spec)

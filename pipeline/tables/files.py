@@ -6,8 +6,8 @@ A file that no commit names is not part of the table: files of a repeated or kil
 them. So tasks do not need separate directories, and nothing is renamed.
 
 Tables are partitioned by the day of log time alone, in UTC. With a partition for each farm and day, a live batch of a
-thousand farms would make a thousand files per table. Rows are sorted by farm, and the statistics of files and of row
-groups skip the others.
+thousand farms would make a thousand files per table. Rows are sorted by farm, so a reader of one farm skips other files
+and row groups by their statistics.
 """
 
 import json

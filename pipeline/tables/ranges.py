@@ -34,7 +34,7 @@ class RangeKind(StrEnum):
     READ = "read"
     """A batch read these entries, and wrote this number of rows."""
     UNCOUNTED = "uncounted"
-    """An earlier version read them, and did not count the rows."""
+    """An earlier version read these entries, and did not count their rows."""
     GONE = "gone"
     """The tables lost these entries, and the farm did not have them any more."""
     DROPPED = "dropped"

@@ -75,7 +75,7 @@ class Pseudonyms:
 def base_rows(
     entries: pa.Table, pseudonyms: Pseudonyms, names: Collection[str] = frozenset(KINDS)
 ) -> dict[str, pa.Table]:
-    """Return the rows of each of these base tables from these entries, if there are any.
+    """Return the rows of each base table in `names`, without empty tables.
 
     `destination_reports` and `publications` have the column `address` after the others.
     """
@@ -90,7 +90,7 @@ def base_rows(
 
 
 def last_known(entries: pa.Table, pseudonyms: Pseudonyms) -> dict[str, pa.Table]:
-    """Return the rows for reports whose log entries are gone and that survive only in a snapshot.
+    """Return the rows of the reports in a snapshot, whose entries the log no longer has.
 
     They describe the last state, not history.
     """

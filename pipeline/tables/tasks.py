@@ -13,7 +13,7 @@ The process that reads and decodes entries of a farm's log does all of it (the d
 `mapInArrow`, each row of the source `farm` would go to the JVM, become a Spark row there, and return to another Python
 process. Only rows of other sources, such as Kafka, are processed in that way.
 
-Results are compressed, and the driver reads one at a time: a batch of 100,000 entries has 70 MB of them, 12 compressed.
+The driver reads one result at a time: a batch of 100,000 entries has 70 MB of results, or 12 MB compressed.
 
 A task keeps up to `FEW_ROWS` rows of base tables before it begins files. So a live batch leaves one file per table,
 which the driver writes, instead of one per task. A backfill uses every core of Spark, on every machine, with a few
@@ -55,7 +55,7 @@ CHECKPOINT = "checkpoint"
 ROWS, FILES, LAST = "rows/", "files/", "last/"
 FARMS, RANGES, WINDOWS, SEEN, RECENT = "farms", "ranges", "windows", "seen", "recent"
 REQUEST_MAX = 128
-"""The maximum length of a submission's name in characters."""
+"""The maximum length of the column `request` in characters; longer values are dropped."""
 _SEEN_KINDS = pa.array(["report", "clock"])
 _SEEN_OF_REPORT = ("attached", "uptime_ms", "job_lag_ms", "destinations", "healthy_destinations")
 _OUTCOME, _ENTRIES = arrow_schema(OUTCOME), arrow_schema(ENTRIES)
@@ -75,7 +75,7 @@ class TaskPlan:
 
 
 class Results(Mapping[str, pa.Table]):
-    """The results of several tasks by name, as they have sent them. Each access reads and merges the rows."""
+    """The results of several tasks by name, in the sent form. Each access reads and merges the rows."""
 
     def __init__(self, parts: Mapping[str, Sequence[pa.Buffer]]) -> None:
         self._parts = parts
@@ -150,7 +150,7 @@ class FarmTablesSource(FarmDataSource):
 
 
 class TablesReader(FarmStreamReader):
-    """Plans like `farm`; its tasks do `work`."""
+    """A reader that plans like the source `farm`, and runs `work` in its tasks."""
 
     def __init__(self, plan: TaskPlan, *source: Any) -> None:
         super().__init__(*source)
@@ -171,7 +171,7 @@ def found_in_log(session: SparkSession, source: Mapping[str, str], plan: TaskPla
 
 
 def tables_source(source: Mapping[str, str], plan: TaskPlan) -> FarmTablesSource:
-    """Return the data source without Spark."""
+    """Return the data source for use without Spark."""
     return FarmTablesSource(_options(source, plan))
 
 
@@ -193,7 +193,7 @@ def read_in_tasks(
 
 
 def found_in_rows(entries: DataFrame, plan: TaskPlan) -> DataFrame:
-    """Return the same results from rows with the columns of the source `farm`, of any origin."""
+    """Return the tasks' results from a stream of rows with the columns of the source `farm`."""
     return entries.mapInArrow(partial(work, plan), OUTCOME)
 
 
@@ -304,7 +304,7 @@ class _Worker:
 
 
 def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield all rows; batches with a few rows are combined, because the cost of one hardly depends on its rows."""
+    """Yield all rows; combine small batches, because the cost of a batch hardly depends on its number of rows."""
     group, rows, size = list[pa.RecordBatch](), 0, 0
     for batch in batches:
         # Arrow computes this number from each buffer of each column, so it is requested once per batch.

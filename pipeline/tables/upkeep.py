@@ -78,8 +78,9 @@ def too_old(files: Iterable[StoredFile], keep_ms: int | None, now_ms: int) -> li
     A row in the future of the machine's clock counts as present. Otherwise one farm with a wrong log time would drop
     the rows of all others, and its own rows after a correction.
 
-    Rows without log time are as old as the batch that wrote them: their files go with the files of that batch. In a
-    table without a batch column, their files go `keep_ms` after they were written (`now_ms`: the machine's clock).
+    Rows without log time are as old as the batch that wrote them: their files are dropped with the files of that batch.
+    In a table without a batch column, their files are dropped `keep_ms` after they were written (`now_ms`: the
+    machine's clock).
     """
     timed: list[StoredFile] = []
     untimed: list[StoredFile] = []

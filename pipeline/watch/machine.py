@@ -3,7 +3,7 @@
                         3 bad reports in a row
             ┌─ healthy ─────────────────────────▶ unhealthy ─┐
     first   │          ◀─────────────────────────            │  no report for `silent_after_ms`
-    report ─┤            3 good reports in a row             ├────────────▶ silent
+    report ─┤            3 good reports in a row             ├──────────▶ `silent`
             └────────────────────────────────────────────────┘                 │
                  ▲                            the next report: a new session   │
                  └─────────────────────────────────────────────────────────────┘
@@ -14,8 +14,8 @@ farms (`pipeline/watch/watching.py`).
 
 If reports stop, a row is written although no report arrives: the watch calls `after_silence_until` once the farm's log
 time is past the limit. The row contains the time of the limit, not the time of the batch that detected it. If the
-server's next report arrives before the watch detects the silence, that report produces the same row. So the rows depend
-only on the log, not on its division into batches.
+server's next report arrives before that call, the report produces the same row. So the rows depend only on the log, not
+on its division into batches.
 """
 
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class ReportFacts(Struct, frozen=True, gc=False):
 class Transition:
     """One change of a server's state.
 
-    `index` is None if missing reports caused it; `after_index` is then the last report.
+    `index`: the report that caused it. For missing reports, `after_index` is the last report instead.
     """
 
     at_ms: int
@@ -163,7 +163,7 @@ def _change(watch: RouterWatch, previous: str, reason: str, at_ms: int, index: i
 
 
 def _complaint(seen: ReportFacts, rules: Rules) -> str:
-    """Return the reason why a report is bad; empty if it is not."""
+    """Return the reason for a bad report; empty for any other."""
     if not seen.attached:
         return "no router attached"
     if seen.destinations and seen.healthy_destinations < rules.healthy_share * seen.destinations:
@@ -174,7 +174,7 @@ def _complaint(seen: ReportFacts, rules: Rules) -> str:
 
 
 def _verdict(seen: ReportFacts, rules: Rules) -> bool | None:
-    """Return True for good, False for bad, None for neither."""
+    """Return True for a good report, False for a bad one, otherwise None."""
     if _complaint(seen, rules):
         return False
     return None if seen.job_lag_ms is not None and seen.job_lag_ms >= rules.lag_good_ms else True

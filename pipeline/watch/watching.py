@@ -69,7 +69,7 @@ class _FarmWatch:
     servers: dict[int, RouterWatch] = field(default_factory=dict)
 
     def turn_back(self, by_ms: int) -> None:
-        """Keep the ages of sessions and of last reports when a correction has set log time back by so much."""
+        """Keep the ages of sessions and of last reports after a correction has set log time back by `by_ms`."""
         self.servers = {server: watch.turned_back(by_ms) for server, watch in self.servers.items()}
 
 
@@ -181,7 +181,7 @@ def _without(rows: pa.Table, others: pa.Table) -> pa.Table:
 def _stored(farms: Mapping[str, _FarmWatch]) -> pa.Table:
     rows: list[tuple[Any, ...]] = []
     for name, farm in farms.items():
-        # The row of the farm itself: its log time.
+        # A row without a server stores the farm's log time.
         rows.append((name, None, farm.period_ms, *astuple(RouterWatch(last_ms=farm.now_ms))))
         rows += [(name, server, farm.period_ms, *astuple(watch)) for server, watch in farm.servers.items()]
     columns = zip(*rows, strict=True) if rows else ([] for _ in _STATE)

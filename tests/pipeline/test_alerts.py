@@ -707,7 +707,7 @@ def test_receiver_failure_is_logged_once_until_recovery(farm: Farm, monkeypatch:
         made.finish()
     assert sorted(inbox.received) == sorted(other.received) == [("2", "silent"), ("3", "silent")]
     assert log_lines == [
-        "an alert was not delivered, and is tried again: webhook https://example.invalid: status 503",
+        "an alert was not delivered and will be retried: webhook https://example.invalid: status 503",
         "alerts are delivered again: webhook https://example.invalid",
     ]
     shown = metrics.exposition().decode()

@@ -202,7 +202,7 @@ def test_lake_with_older_checkpoint_is_refused(states: list[Path], tmp_path: Pat
     first, second, third = parts_of(20, 40)
     lake = lake_at(copytree(states[1], tmp_path / "tables"))
     larger = MadeUpLog(entries=[*second.entries, *third.entries])
-    with pytest.raises(TableDamagedError, match=r"is older than the tables: it gives the number 1 to entries 21 to"):
+    with pytest.raises(TableDamagedError, match=r"is older than the tables: its batch 1 has entries 21 to"):
         lake.write_outcome(outcome_for(lake, larger, 1), 1)
     with pytest.raises(TableDamagedError, match=r"is older than the tables: it continues with batch 0"):
         lake.write_outcome(outcome_for(lake, first, 1), 0)

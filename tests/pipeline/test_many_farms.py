@@ -342,8 +342,8 @@ def test_problem_is_reported_once_until_solved() -> None:
     for problems in ({"blog": "silent"}, {"blog": "silent"}, {"blog": "silent", "shop": "gone"}, {"shop": "gone"}):
         reports.take(problems)
     assert lines == [
-        "blog is not read, and the other farms are: silent",
-        "shop is not read, and the other farms are: gone",
+        "blog is not read, but the other farms are: silent",
+        "shop is not read, but the other farms are: gone",
         "blog is read again",
     ]
 
@@ -354,7 +354,7 @@ def test_problems_of_many_farms_are_reported_in_few_lines() -> None:
     for problems in ({f"{number:05}": "silent" for number in range(1_000)}, {}):
         reports.take(problems)
     assert len(lines) == 2 * (SHOWN_MAX + 1)
-    assert lines[0] == "00000 is not read, and the other farms are: silent"
+    assert lines[0] == "00000 is not read, but the other farms are: silent"
     assert lines[SHOWN_MAX :: SHOWN_MAX + 1] == [f"and {1_000 - SHOWN_MAX} more"] * 2
 
 

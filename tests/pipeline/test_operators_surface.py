@@ -127,8 +127,8 @@ def test_day_at_end_of_calendar_is_rejected_before_spark_start(day: str, tmp_pat
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        (("1", "20"), "the oldest that is left is 11; choose a later --from"),
-        (("11", "5000"), "committed up to 34 only; choose an earlier --to"),
+        (("1", "20"), "the oldest remaining entry is 11; choose a later --from"),
+        (("11", "5000"), "committed only up to 34; choose an earlier --to"),
     ],
 )
 def test_backfill_of_absent_range_does_not_claim_directory(part: tuple[str, str], message: str, tmp_path: Path) -> None:

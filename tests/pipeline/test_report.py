@@ -410,7 +410,7 @@ def test_detection_compares_measured_and_expected_times(tmp_path: Path) -> None:
         "SWIM expects 1.6 s to suspect, 5.6 s to dead if others confirm it, and 4.0 to 24.0 s between."
         in detection_section
     )
-    assert "The times to both are too long by up to 30 s." in detection_section
+    assert "Both measured times are too long by up to 30 s." in detection_section
     (row,) = re.findall("<tr class=bad>(<td [^>]*>the farm</td>.*?)</tr>", detection_section)
     assert re.findall("<td[^>]*>([^<]*)</td>", row) == [
         "the farm",

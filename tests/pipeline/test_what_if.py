@@ -287,7 +287,7 @@ def test_options_limit_weighed_past_and_set_shares(output: Path) -> None:
     [
         ((), "name a parameter to change, such as --gain 4"),
         (("--left-at", "1.5"), "name a parameter to change, such as --gain 4"),
-        (("--shares", "0.5", "0.5", "0.5"), "0.5 + 0.5 + 0.5 is not 1"),
+        (("--shares", "0.5", "0.5", "0.5"), "the shares must add up to 1, not 0.5 + 0.5 + 0.5"),
         (("--gain", "nan"), "is not a number"),
         (("--gain", "abc"), "'abc' is not a valid number."),
         (("--gain", "-1"), "is not in the range"),

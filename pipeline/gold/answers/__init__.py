@@ -38,7 +38,7 @@ ANSWERS = {name: text.splitlines()[0].removeprefix(_MARK) for name, text in _TEX
 
 
 def why_empty(name: str) -> str | None:
-    """Return the reason for an answer without rows from tables with rows; None if the text has no such line."""
+    """Return the reason that the text has for an answer without rows from tables with rows; otherwise None."""
     reasons = (line.removeprefix(_EMPTY) for line in _TEXTS[name].splitlines() if line.startswith(_EMPTY))
     return next(reasons, None)
 
