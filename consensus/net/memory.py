@@ -3,7 +3,7 @@
     network = MemoryNetwork(delay_s=0.001)
     transport = network.transport(1)          one for each run of a server
 
-    send ─▶ queue to one peer, in order ─▶ after `delay_s` ─▶ Receiver.ask │ Receiver.deliver_reply
+    send ─▶ queue to one peer, in order ─▶ after `delay_s` ─▶ `Receiver.ask` │ `Receiver.deliver_reply`
 
 It behaves like one TCP connection for each pair of servers. Each direction keeps its order. A reply enters the order
 when it is made, not when its request arrived. Messages are not lost while both servers run. If one of them stops,

@@ -52,7 +52,7 @@ NEW_SUFFIX = ".new"
 SPARE = "spare" + SEGMENT_SUFFIX + NEW_SUFFIX
 """The next segment, while it is being filled with zeros."""
 STEP_BYTES = 512 * 1024
-"""Usual bytes of one preparation step, which the next group may have to wait for: 50 ms on a disk of 10 MB/s.
+"""Usual bytes of one preparation step. The next group may have to wait for a step, 50 ms on a disk of 10 MB/s.
 
 Half of this size needs twice as many syncs. They took 1.1 s instead of 0.6 s for 40 MB of log, whose groups took 10 s.
 """

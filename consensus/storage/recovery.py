@@ -84,7 +84,7 @@ class Scan(Struct):
     rewritten_bytes: int = 0
     start: LogId = ORIGIN
     replaced: bool = False
-    """The snapshot replaced this log, and its files are still to be removed."""
+    """True if the snapshot replaced this log, whose files must still be removed."""
 
     @property
     def last(self) -> LogId:
@@ -357,7 +357,7 @@ def scan_segments(reader: DiskReader, stored_state: StoredState, snapshot: Snaps
 
 
 def decode_extent(reader: DiskReader, binding: Binding, extent: Extent) -> list[Entry]:
-    """Read the entries of an extent; raises `DamagedStorageError` if the records there are not the ones expected."""
+    """Read the entries of an extent; raises `DamagedStorageError` if other records are there."""
     data = reader.read(extent.file, extent.offset_bytes, extent.length_bytes)
     seed = binding.seed
     entries: list[Entry] = []

@@ -55,7 +55,7 @@ LOOKS = 5
 _LOOK = "check it with `garlicfarm log verify`; if a node runs there, read from its control endpoint instead"
 
 StoredEntry = tuple[int, Index, Term, int, bytes]
-"""The offset of its group's record in the file; its index, term, kind (as a number) and data.
+"""An entry: the offset of its group's record in the file; its index, term, kind (as a number) and data.
 
 A plain tuple: a reader makes millions of them.
 """

@@ -205,4 +205,4 @@ def _record_log(scan: Scan, state: StoredState, result: Verification) -> None:
     if state.truncating_from:
         result.repairs.append(f"a truncation from index {state.truncating_from} on is unfinished; a start finishes it")
     if scan.replaced:
-        result.repairs.append("the leader's snapshot is to replace the log; the next start finishes that")
+        result.repairs.append("the leader's snapshot has not replaced the log yet; the next start does this")

@@ -73,7 +73,7 @@ class AppendReceiver:
 def refuse_leader(replica: Replica, sender: ServerId, request: AppendEntries | InstallSnapshot) -> None:
     """Refuse the request of a sender that this server does not follow. The request may already have raised our term.
 
-    A leader counts a reply of its own term toward its majority and its lease. This server made no promise to the
+    A leader counts a reply of its term toward its majority and its lease. This server made no promise to the
     sender, so the reply to a leader of our term carries term 0, older than every leader's term. The reply to a leader
     of another term carries our term.
     """

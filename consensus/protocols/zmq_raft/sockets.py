@@ -62,14 +62,14 @@ received message needs a reply before the next one is read.
 
 
 class CurveServer(Struct, frozen=True):
-    """Connections are encrypted, and their keys are judged by the context's `ZapAuthenticator`."""
+    """Encryption of a server's connections; the context's `ZapAuthenticator` checks the clients' keys."""
 
     secret_key: bytes
-    """32 bytes."""
+    """The secret key, of 32 bytes."""
 
 
 class CurveClient(Struct, frozen=True):
-    """Connections are encrypted; each key has 32 bytes."""
+    """Encryption of a client's connections; each key has 32 bytes."""
 
     server_public_key: bytes
     public_key: bytes
@@ -82,18 +82,18 @@ class SocketOptions(Struct, frozen=True):
     send_queue: int = 1000
     receive_queue: int = 1000
     only_connected: bool = False
-    """A DEALER queues nothing for an address that it is not connected to (ZMQ_IMMEDIATE)."""
+    """True if a DEALER queues messages only for connected addresses (ZMQ_IMMEDIATE)."""
     linger_ms: int = 0
     """Time that the socket continues to send in the background after it was closed."""
     reconnect_ms: int = 100
     reconnect_max_ms: int = 0
-    """The interval doubles up to this; 0: it stays the same."""
+    """Upper limit of the interval, which doubles; 0: the interval is constant."""
     connect_ms: int = 5_000
     """Timeout of an attempt to connect; then the attempt is repeated."""
     handshake_ms: int = 5_000
-    """A connection whose handshake takes longer is closed."""
+    """Time limit of a handshake; then the connection is closed."""
     unacknowledged_ms: int = 10_000
-    """A connection that acknowledges no bytes for this long is closed, and made again by the side that connects."""
+    """Time limit for an acknowledgment; then the connection is closed, and the connecting side opens it again."""
     max_frames: int = DEFAULT_LIMITS.max_frames
     max_message_bytes: int = DEFAULT_LIMITS.max_message_bytes
     curve: CurveServer | CurveClient | None = None
@@ -115,7 +115,7 @@ def zmq_context() -> Iterator[ZmqContext]:
 class ZmqSocket:
     """One socket; everything is called from one trio run. `run` closes it, or `close` if `run` never begins.
 
-    Raises `OSError` if the process may have no more sockets.
+    Raises `OSError` if the process has the maximum number of sockets.
     """
 
     def __init__(

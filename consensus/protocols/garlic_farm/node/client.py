@@ -94,7 +94,7 @@ class GarlicFarmClient(TaskOwner):
     async def read_index(self, *, timeout_s: float = 10.0) -> Submission:
         """Return a committed position: a state applied up to it includes everything acknowledged before this call.
 
-        This does not write an entry. Only servers with the extension `read-index` are queried.
+        The call does not write an entry. It queries only servers with the extension `read-index`.
         """
         data = encode_request(wire.ReadIndexRequest())
         return await self._submit(data, Extension.READ_INDEX, timeout_s, repeat_unknown=True)
@@ -174,7 +174,7 @@ class GarlicFarmClient(TaskOwner):
             return connection
 
     def _start(self, connection: ClientConnection) -> bool:
-        """Run the connection in a task; False if `run` has ended during the dial."""
+        """Run the connection in a task; return False if `run` has ended during the dial."""
         if self._nursery is None:
             return False
         self._nursery.start_soon(run_task, _carry, connection)

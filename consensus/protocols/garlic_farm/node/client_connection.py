@@ -32,7 +32,7 @@ _READ_BYTES = 65_536
 _WRITE_BYTES = 262_144
 _EAGER_BYTES = 16_384
 _SLOWEST_BYTES_PER_S = 1_000_000
-"""The assumed rate of the network: the wait for a reply begins when the request has arrived at this rate."""
+"""The lowest assumed rate of the network. At this rate, the reply timeout begins when the request has arrived."""
 
 
 class Lost(Enum):
@@ -94,8 +94,9 @@ class ClientConnection:
         self._expires_s = inf
         """The deadline of `_patience`, a scope that serves many messages.
 
-        If a reply has postponed the deadline, `_read` opens another scope when the old one ends. A request that
-        postpones it by half of the timeout changes the scope, so that regular heartbeats do not end scopes.
+        If a reply has postponed the deadline, `_read` opens another scope when the old scope ends. A request that
+        postpones the deadline by half of the timeout also moves the scope's, so that regular heartbeats do not end
+        scopes.
         """
         self._fault: GarlicFarmError | None = None
         self.open = True

@@ -144,7 +144,7 @@ class ConnectionOptions(Struct, frozen=True):
 
     window: int = 64
     idle_s: float = 300.0
-    """A connection without a request for this long is closed; the peer connects again when it needs to."""
+    """Time limit between two requests; then the connection is closed, and the peer can connect again."""
     stalled_s: float = 10.0
     """Time that a request may pause, and that replies may stay unread."""
     request_s: float = 15.0

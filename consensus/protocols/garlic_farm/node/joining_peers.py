@@ -64,7 +64,7 @@ class JoiningPeer(Struct, eq=False):
     _is_log_from_leader: bool = False
     """True if the peer's whole log certainly originates from this leader."""
     _packing: bool = True
-    """True while the next entries still go as packs."""
+    """True while the next entries are sent as packs."""
     _packed_entries: int = 0
     _offset: int = 0
     """The size in bytes of the peer's data file when all packs under way have arrived."""
@@ -168,7 +168,7 @@ class JoiningPeer(Struct, eq=False):
                 pass
 
     def _restart_packs(self) -> None:
-        """Let the next pack begin at the start of the peer's data file."""
+        """Make the next pack begin at the start of the peer's data file."""
         self._packing, self._packed_entries, self._offset = True, 0, 0
 
     def _holds(self, next_index: Index) -> None:

@@ -77,7 +77,7 @@ class PendingConnection(Struct, eq=False):
 
 
 class ConnectionPlaces:
-    """The limits of handshakes and established connections, and which connection is closed at a limit."""
+    """The limits of handshakes and established connections, and the choice of the connection to close at a limit."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class ConnectionPlaces:
         self._per_source: Counter[str] = Counter()
 
     def arrive(self, source: str) -> PendingConnection:
-        """Begin the handshake of a new connection; at the limit another one is closed for it."""
+        """Begin the handshake of a new connection; at the limit, close another connection."""
         pending = PendingConnection(source, source in self._known)
         most = self._options.handshakes_max
         unknown = [each for each in self._handshakes if not each.is_known]
@@ -130,7 +130,7 @@ class ConnectionPlaces:
         else:
             full = not self._has_place(member)
         if full or len(self._established) >= most:
-            text = f"{pending.source} has too many connections, or all together have; one more was closed"
+            text = f"{pending.source} or all sources together have too many connections; a new one was closed"
             self._metrics.incident(Fault.BUSY, pending.source, text)
             return False
         self._handshakes.pop(pending, None)

@@ -150,7 +150,7 @@ class Incident(Struct, frozen=True):
     peer: str
     text: str
     outgoing: bool = False
-    """This node opened the connection."""
+    """True if this node opened the connection."""
 
 
 class Metrics:

@@ -31,7 +31,7 @@ _HEADER_BYTES = REQUEST_HEADER.size
 _LOG_SIZE = struct.Struct(f">{_HEADER_BYTES - 4}xI")
 _TAKE_APPLICATIONS = frozenset({MessageType.APPEND_ENTRIES_REQUEST, MessageType.CLIENT_REQUEST})
 READ_AHEAD_BYTES = 65_536
-"""Bytes that a reader holds beyond one whole message."""
+"""Maximum number of bytes that a reader holds beyond one whole message."""
 
 
 def encode_request(request: Request, limits: MessageLimits = DEFAULT_LIMITS, log: bytes | None = None) -> bytes:

@@ -69,7 +69,7 @@ class MessageType(IntEnum):
 class Request(ComparedInPart, frozen=True, kw_only=True):
     """The fields of every request; fields that are 0 in a client's request have defaults.
 
-    `last_log_*` is the position before the entries, or a candidate's last.
+    `last_log_*` is the position before the entries, or the last position of a candidate's log.
     """
 
     REPEATED = frozenset({"log"})
@@ -120,7 +120,7 @@ class SyncLogRequest(Request, frozen=True):
 
 
 class JoinClusterRequest(Request, frozen=True):
-    """A leader invites a new server."""
+    """A leader's invitation to a new server."""
 
 
 class LeaveClusterRequest(Request, frozen=True):

@@ -5,9 +5,9 @@
 
 A proxy that requires a password replies with 407. We begin without a password, since Basic reveals the password to any
 proxy. We answer the challenge with Digest if the proxy offers it, else with Basic. A proxy's challenge is stored, so
-the first request of a later connection contains the answer. All of this is between us and the proxy. The proxy does not
-see the password of the farm. In the farm's handshake, Digest's `uri` is the path in both modes. So our Digest answer to
-the farm stays valid when a proxy rewrites the request line.
+the first request of a later connection contains the answer. This login is separate from the farm's handshake, whose
+password the proxy does not see. In that handshake, Digest's `uri` is the path in both modes. So our answer to the farm
+stays valid when a proxy rewrites the request line.
 """
 
 import base64

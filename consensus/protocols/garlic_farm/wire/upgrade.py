@@ -10,7 +10,7 @@ only to clients with the password. `X-Garlic-Cluster` is the cluster id; the rep
 `X-Garlic-Server` is the sender's Raft id. `X-Garlic-Proof` is a signature by the sender's identity (`proof`). With
 leases, `X-Garlic-Lease` has the promised milliseconds of refusing candidates. `X-Garlic-Peer` in the request is the
 Raft id of the intended server. The reply to an id without a proof is 403, with the kind of the refusal in
-`X-Garlic-Refusal`. `X-Garlic-Admission` proves the sender's identity to a side whose log lacks it, nearest first.
+`X-Garlic-Refusal`. `X-Garlic-Admission` proves the sender's identity to a side whose log lacks it, its own first.
 `X-Garlic-Introduction` carries introductions of the layer above, the sender's own first, if servers lack another way to
 discover each other. Both are opaque here.
 

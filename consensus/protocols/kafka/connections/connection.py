@@ -1,9 +1,9 @@
 """A connection to a server of Kafka's protocol, from the client's side.
 
     connect ─▶ TCP ─▶ [TLS] ─▶ ApiVersions ─▶ [SaslHandshake, SaslAuthenticate twice] ─▶ KafkaConnection
-    start(message, on_reply)   sent immediately, in the newest common version
-    ask(message)               the same, for a caller that waits
-    run()                      receives the replies
+    `start(message, on_reply)`   sends a request immediately, in the newest common version
+    `ask(message)`               sends a request, and waits for the response
+    `run()`                      receives the replies
 
 Replies come in the order of the requests, so the next frame belongs to the head of a queue. If the head does not get
 its reply in time, the connection ends, as in Kafka's clients: later replies would wait for it. The connection has one
@@ -59,7 +59,7 @@ Arriving = Callable[[], None]
 
 
 def not_reported() -> None:
-    """Do not report arriving bytes."""
+    """Do nothing when bytes arrive."""
 
 
 class KafkaConnectionError(Exception):

@@ -255,7 +255,7 @@ class GroupCoordinator:
         return ErrorCode.NONE
 
     def _check_member(self, group_id: str, member: MemberRef) -> ErrorCode:
-        """Return why this coordinator refuses a member's request, or NONE: then the member's group exists."""
+        """Return the reason to refuse a member's request, or NONE; after NONE, the member's group exists."""
         self.advance(group_id)
         if (error := self.refusal()) is not ErrorCode.NONE:
             return error

@@ -116,7 +116,7 @@ class GroupService(Service):
         if key_type != _GROUP_KEY:
             error, text = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served"
         elif not key:
-            error, text = ErrorCode.INVALID_GROUP_ID, "a group has a name"
+            error, text = ErrorCode.INVALID_GROUP_ID, "a group must have a name"
         else:
             state = self._topic.state()
             for broker in state.brokers:
@@ -131,7 +131,7 @@ class GroupService(Service):
         )
 
     async def join_group(self, request: groups.JoinGroupRequest, caller: Caller) -> groups.JoinGroupResponse:
-        """Become a member; waits for the others."""
+        """Add a member; wait for the other members."""
         timeout_ms = request.rebalance_timeout_ms if request.rebalance_timeout_ms > 0 else request.session_timeout_ms
         answer = await self._coordinator.join(
             request.group_id,

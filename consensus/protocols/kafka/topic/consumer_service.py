@@ -137,7 +137,7 @@ class ConsumerService(Service):
     async def offset_for_leader_epoch(
         self, request: clients.OffsetForLeaderEpochRequest, caller: Caller
     ) -> clients.OffsetForLeaderEpochResponse:
-        """Return the ends of epochs, so that clients detect that records which they have read were truncated.
+        """Return the ends of epochs, so that clients detect the truncation of records that they have read.
 
         A repeated partition is refused: each may cost a read barrier.
         """

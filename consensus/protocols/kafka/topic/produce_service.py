@@ -50,7 +50,7 @@ _TEMPORARY: Final = frozenset(
 FORWARDING_CLIENT: Final = "forwarded"
 """The client id of requests that another server passes on."""
 Forward = Callable[[clients.InitProducerIdRequest], Awaitable[clients.InitProducerIdResponse]]
-"""Raises `KafkaConnectionError`."""
+"""Requests a producer id from the leader; raises `KafkaConnectionError`."""
 
 
 class ProduceService(Service):
@@ -165,7 +165,7 @@ class ProduceService(Service):
         except KafkaWireError as error:
             raise ProduceRefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
         if batch.is_control or batch.is_transactional or not batch.records:
-            text = "clients write plain record batches: no control records, no transactions, no empty batches"
+            text = "clients may write plain record batches only: no control records, transactions or empty batches"
             raise ProduceRefusedError(ErrorCode.INVALID_RECORD, text)
         return batch
 

@@ -58,7 +58,7 @@ class TopicState(Struct, frozen=True):
 
 
 MAX_OFFSET: Final = 2**63 - 1
-"""An end that no log has."""
+"""An offset beyond every log: the end is unknown."""
 
 
 class OffsetOutOfRangeError(Exception):
@@ -78,7 +78,7 @@ class Produced(Struct, frozen=True):
 
     base_offset: int
     log_append_time_ms: int
-    """-1: the records keep the timestamps that the client gave them."""
+    """The timestamp of the records; -1 if they keep the client's timestamps."""
 
 
 class ProducerId(Struct, frozen=True):

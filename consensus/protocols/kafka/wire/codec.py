@@ -50,7 +50,7 @@ class UnsupportedVersionError(KafkaWireError):
 
 
 class ApiRequest(Struct, frozen=True):
-    """A request as it came. `message` is an instance of the API's class in `messages_*`."""
+    """A decoded request. `message` is an instance of the API's class in `messages_*`."""
 
     api_key: ApiKey
     api_version: int

@@ -59,27 +59,27 @@ class BatchHead(Struct, frozen=True):
 
     @property
     def last_offset(self) -> int:
-        """Return the offset of its last record."""
+        """Return the offset of the batch's last record."""
         return self.base_offset + self.count - 1
 
     @property
     def is_control(self) -> bool:
-        """Return True if its records belong to the protocol."""
+        """Return True if the records of the batch belong to the protocol."""
         return bool(self.attributes & _CONTROL)
 
     @property
     def is_transactional(self) -> bool:
-        """Return True if it is part of a transaction."""
+        """Return True if the batch is part of a transaction."""
         return bool(self.attributes & _TRANSACTIONAL)
 
     @property
     def log_append_time(self) -> bool:
-        """Return True if all its records have the highest timestamp."""
+        """Return True if all records of the batch have the highest timestamp."""
         return bool(self.attributes & _LOG_APPEND_TIME)
 
     @property
     def compression(self) -> Compression:
-        """Return the compression of its records."""
+        """Return the compression of the batch's records."""
         return Compression(self.attributes & _COMPRESSION_BITS)
 
 

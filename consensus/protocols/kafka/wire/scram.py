@@ -62,9 +62,8 @@ class ScramCredential(Struct, frozen=True, rename="camel"):
 class UnknownUsers(Struct, frozen=True):
     """Credentials of a server for names without a user.
 
-    A change of the users changes the salts of all unknown names, but not the salts of the users. So an observer from
-    before and after the change can recognize users. A new secret at each start would let any observer of a restart do
-    so.
+    A change of the users changes the salts of all unknown names, but not the salts of the users. So an observer of the
+    salts before and after the change can recognize users. With a new secret at each start, each restart would do this.
     """
 
     secret: bytes

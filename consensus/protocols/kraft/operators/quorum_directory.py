@@ -111,7 +111,7 @@ class QuorumDirectory(Struct, frozen=True):
         except OSError as error:
             raise _unreadable(file, error) from error
         except ValueError as error:
-            raise QuorumDirectoryError(f"'{file}' cannot be used: {error}. Put back the file that was there") from error
+            raise QuorumDirectoryError(f"'{file}' cannot be used: {error}. Restore the original file") from error
 
     def check_not_older(self, term: int) -> None:
         """Raise `QuorumDirectoryError` if the storage, which is at `term`, is older than `quorum-state`."""
@@ -195,11 +195,11 @@ def read_directory(settings: VoterSettings) -> QuorumDirectory:
         initial_file = settings.log_dir / INITIAL_FILE
         initial = parse_initial_voters(initial_file.read_text()) if initial_file.exists() else ()
     except KeyError as error:
-        raise QuorumDirectoryError(f"'{file}' lacks {error.args[0]}: put back the file that was there") from error
+        raise QuorumDirectoryError(f"'{file}' lacks {error.args[0]}: restore the original file") from error
     except OSError as error:
         raise _unreadable(Path(error.filename or file), error) from error
     except ValueError as error:
-        raise QuorumDirectoryError(f"'{file}' cannot be used: {error}. Put back the file that was there") from error
+        raise QuorumDirectoryError(f"'{file}' cannot be used: {error}. Restore the original file") from error
     if node_id != settings.node_id:
         raise QuorumDirectoryError(
             f"'{settings.log_dir}' belongs to node.id {node_id}, but the settings have {settings.node_id}: a server"

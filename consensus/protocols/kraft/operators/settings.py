@@ -173,7 +173,7 @@ def _check_listeners(settings: VoterSettings) -> None:
     if settings.listener_names not in ("", name):
         raise SettingsError(f"controller.listener.names is {settings.listener_names}, but the listener is {name}")
     if not settings.advertised[0].host:
-        raise SettingsError("no server would find this one: put a host into listeners or advertised.listeners")
+        raise SettingsError("other servers could not find this one: put a host into listeners or advertised.listeners")
 
 
 def core_options(settings: VoterSettings) -> Options:

@@ -4,7 +4,7 @@
     DescribeQuorum 55       the leader: each replica's end offset and last contact
     AddRaftVoter 80         the leader: ApiVersions and identity of the new voter ─▶ it catches up ─▶ the voters' record
     RemoveRaftVoter 81      the leader: the voters' record without the voter
-    UpdateRaftVoter 82      the leader: a test of the voter's new address ─▶ the voters' record; static voters stay
+    UpdateRaftVoter 82      the leader: a test of the voter's new address ─▶ the voters' record; not for static voters
     62, 63, 70              registrations and heartbeats of Kafka's brokers and controllers: NOT_CONTROLLER
 
 *A voter's first address is tested before it is recorded*: the leader connects, and refuses the address if another

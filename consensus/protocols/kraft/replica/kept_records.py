@@ -14,8 +14,8 @@ records are interpreted:
 All other records are kept unchanged and in order, so a controller reads the snapshot like the log.
 
 *Clients' records in such a log* (`metadata_objection`). Every controller, even a standby, reads every record, and stops
-permanently at the first unreadable one. So the reader's requirements are checked before a record is accepted. A record
-must not have a key or headers, its value begins like metadata, and all records of a batch have one time.
+permanently at the first unreadable one. So the controllers' requirements are checked before a record is accepted. A
+record must not have a key or headers, its value must begin like metadata, and a batch must have a single time.
 
     value = 1 │ type │ version of the type │ …       numbers are varints without zigzag
 """

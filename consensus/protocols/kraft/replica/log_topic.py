@@ -7,7 +7,7 @@
 *Idempotence.* The leader takes the batches of a producer one at a time. It checks a batch only when the outcome of the
 previous one is known, even if the client of the previous one no longer waits. Otherwise a batch repeated after its
 timeout would be written twice. The reply to a batch does not wait for its application. The check of the next batch
-does, because the state machine has the table of producers.
+waits for it, because the state machine has the table of producers.
 
 A producer belongs to the user who requested its id; batches of other users are refused. The request for an id does not
 contain the user if another server passes it on. Then the id belongs to its first writer: before the first batch, the
@@ -255,7 +255,7 @@ class LogTopic:
             raise ProduceRefusedError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
 
     def _known(self, batch: RecordBatch) -> Produced | None:
-        """Return the earlier reply to this batch, or None if it is the next one. Raises `ProduceRefusedError`."""
+        """Return the earlier reply to a repeated batch, or None for the next one. Raises `ProduceRefusedError`."""
         producer = self._machine.producers.get(batch.producer_id)
         if producer is None:
             raise ProduceRefusedError(

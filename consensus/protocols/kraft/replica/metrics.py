@@ -45,10 +45,10 @@ class QuorumFigures(Struct, frozen=True):
     """The metrics at one moment, named as in the KIP. NaN if nothing was measured in the window."""
 
     current_leader: int
-    """-1 if not known."""
+    """Id of the leader; -1 if unknown."""
     current_epoch: int
     current_vote: int
-    """-1 if this server has not voted in this epoch."""
+    """Id of the candidate with this server's vote; -1 without a vote in this epoch."""
     log_end_offset: int
     log_end_epoch: int
     high_watermark: int
@@ -60,9 +60,9 @@ class QuorumFigures(Struct, frozen=True):
     commit_latency_avg_ms: float
     commit_latency_max_ms: float
     fetch_records_rate: float
-    """Per second, of a follower or observer."""
+    """Fetched records per second, of a follower or observer."""
     append_records_rate: float
-    """Per second, of a leader."""
+    """Appended records per second, of a leader."""
     poll_idle_ratio_avg: float
 
 
@@ -182,7 +182,7 @@ class QuorumMeasurements:
 
 
 class PollIdle(trio.abc.Instrument):
-    """Measures which part of its time the event loop waits, while it is installed (`trio.lowlevel.add_instrument`)."""
+    """Measures the idle part of the event loop's time, while installed (`trio.lowlevel.add_instrument`)."""
 
     def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
         self._clock = clock

@@ -388,7 +388,7 @@ class KraftTransport:
         lane.send(request)
 
     def connect(self, peers: Collection[ServerId]) -> None:
-        """End the connections to others, if nothing is under way on them; those to `peers` open when they are used."""
+        """End idle connections to other replicas; connections to `peers` open at their first use."""
         for (peer, purpose), lane in list(self._lanes.items()):
             if peer not in peers and lane.is_idle:
                 lane.scope.cancel()

@@ -1,6 +1,6 @@
 """Requests of replicas to a server: Vote, Begin/EndQuorumEpoch, Fetch and FetchSnapshot, passed to the core.
 
-    listener ─▶ FetchDispatch ─┬─ replica id ≥ 0 ─▶ QuorumService ─▶ mapping ─▶ Receiver.ask ─▶ QuorumReplies
+    listener ─▶ FetchDispatch ─┬─ replica id ≥ 0 ─▶ QuorumService ─▶ mapping ─▶ `Receiver.ask` ─▶ QuorumReplies
                                └─ consumers ──────▶ the clients' service
 
 Kafka has one Fetch for replicas and consumers. A replica reads to the end of the leader's log, and reports its
@@ -86,7 +86,7 @@ class QuorumReplies:
     """The core's replies as responses, with the records of their entries."""
 
     def __init__(self, names: Names, write_entries: WriteEntries, answering: Callable[[], Answering]) -> None:
-        """Make the converter; `answering` returns the server's data, for each reply when it leaves."""
+        """Make the converter; `answering` returns the server's data when a reply is sent."""
         self._names = names
         self._write_entries = write_entries
         self._answering = answering

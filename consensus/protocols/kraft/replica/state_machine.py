@@ -131,7 +131,7 @@ class QuorumLog:
         return self._applied if is_settled else 0
 
     def snapshot(self) -> Iterator[bytes]:
-        """See `StateMachine.snapshot`. Whole record batches."""
+        """See `StateMachine.snapshot`; a snapshot consists of whole record batches."""
         return self._written(self._rows(), self._clock_ms, self.records)
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:

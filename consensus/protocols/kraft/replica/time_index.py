@@ -10,7 +10,7 @@ one block in most cases. The index uses a fifth of a byte for a record. Committe
 start rises: then the first block is read again, because its latest record may have been dropped.
 
 Commits of other clients wait during each read. So while the log grows, a long read is divided into parts of a few
-milliseconds. After each part, it pauses for three times the part's duration.
+milliseconds. After each part, the read pauses for three times the part's duration.
 """
 
 from array import array

@@ -137,7 +137,7 @@ class KnownLeader:
             self._url = None
             self._waits_first = waits_first
             known, last = self._known_urls(), frozenset((url, self._named_by))
-            # Without the earlier ones, two peers that name one dead address would be queried alternately.
+            # Without the earlier failed URLs, two peers that name one dead address would be queried alternately.
             failed = self._failed_urls | last
             self._failed_urls = last if failed.issuperset(known) else failed
             self.links.keep(known)

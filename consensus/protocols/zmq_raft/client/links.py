@@ -52,7 +52,7 @@ class ClientSocket(Protocol):
 
 
 class ClientSockets(Protocol):
-    """Source of a client's sockets: libzmq, or a network in memory. Both raise `OSError`."""
+    """Source of a client's sockets: libzmq, or a network in memory. Both methods raise `OSError`."""
 
     def dealer(self, url: str, receive: Receive) -> ClientSocket:
         """Return a DEALER connected to `url`."""
@@ -77,7 +77,7 @@ class ZmqClientOptions(Struct, frozen=True):
     max_ahead: int = 50
     """Limit of the messages with entries, and of the broadcasts, that wait for a consumer."""
     max_ahead_bytes: int = 64 * 1024 * 1024
-    """Bytes of these messages."""
+    """Limit of the bytes of messages that wait for a consumer."""
     confirm_within_s: float = 4.0
     """Time limit of a confirmation: after REQUEST_ENTRIES_TTL (5 to 7 s) a server drops its stream of entries."""
     broadcast_ttl_s: float = 1.0
@@ -100,7 +100,7 @@ class Call(Protocol):
 
     @property
     def follows_leader(self) -> bool:
-        """Return True if it was sent to this peer as the leader."""
+        """Return True if the request was sent to this peer as the leader."""
 
     def take(self, reply: ClientReply, size: int) -> None:
         """Process one reply, of `size` bytes."""

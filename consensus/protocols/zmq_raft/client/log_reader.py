@@ -47,7 +47,7 @@ from consensus.protocols.zmq_raft.wire.messages import (
 )
 
 _PATIENCE_MAX: Final = 5
-"""A peer that reads from a slow disk gets up to this many times the usual time, as in the package."""
+"""Limit for the factor of time for a peer with a slow disk, as in the package."""
 _SLOWNESS_MAX: Final = 256
 """Limit for the factor of time on a slow link: 128 s, the time of the largest message at 1 Mbit/s."""
 
@@ -150,7 +150,7 @@ class _EntryStream:
         self._arrived.set()
 
     async def next(self, ttl_s: float) -> EntriesReply | NoReply:
-        """Return the next message, or the reason why it is missing. Late replies to ended requests restart the time."""
+        """Return the next message, or the reason for its absence. Late replies to ended requests restart the time."""
         start_s = trio.current_time()
         while not self._buffered_replies and not self._is_cut:
             due_s = max(start_s, self.link.leftover_s) + ttl_s

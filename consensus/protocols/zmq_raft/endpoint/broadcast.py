@@ -50,7 +50,7 @@ class FollowedLog(ServedLog, Protocol):
 
 
 class BroadcastStateMachine:
-    """Broadcast the entries that `machine` applies while this server leads.
+    """Broadcasts the entries that `machine` applies while this server leads.
 
     `send` queues the frames of one message for all subscribers (`ZmqSocket.send`).
     """

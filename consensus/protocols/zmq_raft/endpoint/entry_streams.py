@@ -1,4 +1,4 @@
-"""RequestEntries at a leader: the log from an index on, as messages ahead of their confirmations.
+"""RequestEntries at a leader: sends the log from an index on, in messages that the client confirms later.
 
     EntriesRequest ─▶ EntryStreams ─┬─ this peer does not lead ──────▶ EntriesRedirect; an open stream ends
                                     ├─ no later entry ───────────────▶ EntriesBatch, last and empty
@@ -96,7 +96,7 @@ class _Budget:
             raise
 
     def change(self, size_bytes: int) -> None:
-        """Add to the used bytes: above 0, even beyond the limit, for a message larger than its reservation."""
+        """Add to the used bytes. The sum may exceed the limit, for a message larger than its reservation."""
         self.used_bytes += size_bytes
         while self._waiting and self._fits(next(iter(self._waiting.values()))):
             granted, wanted_bytes = self._waiting.popitem(last=False)
@@ -146,7 +146,7 @@ class EntryStream:
         return self._life.cancelled_caught and trio.current_time() >= self._life.deadline
 
     def end(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         self._life.deadline = float("inf")
         self._life.cancel()
 
@@ -182,7 +182,7 @@ class EntryStream:
             self._hold(-self._unconfirmed_bytes)
 
     async def _send_entries(self) -> bool:
-        """Send all entries; False if the next ones are compacted."""
+        """Send all entries; return False if the next entries are compacted."""
         log, options = self._streams.log, self._options
         while self._position < self._last:
             await self._room(options.messages_ahead)

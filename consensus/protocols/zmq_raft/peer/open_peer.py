@@ -73,7 +73,7 @@ _NEVER: Final = 2**62
 _READS: Final = 64
 _ACCEPTED_AFTER_MS: Final = 100
 _BROADCAST_QUEUE: Final = 256
-"""Messages of at most 64 KiB, or one entry, for each subscriber."""
+"""Size of each subscriber's queue, in messages of at most 64 KiB or one entry."""
 _SHORTEST_ELECTION_MS: Final = 50
 
 

@@ -1,4 +1,4 @@
-"""The way to one peer: a DEALER socket, one request that waits for its reply, and the request's repetition.
+"""The link to one peer: a DEALER socket, one request that waits for its reply, and the request's repetition.
 
     send ──▶ the outstanding request ──▶ sent again each `interval_s` ──▶ answered │ abandoned
                      └── a newer request replaces it
@@ -60,11 +60,11 @@ class PeerTimes(Struct, frozen=True):
     vote_ms: int = 50
     heartbeat_ms: int = 70
     chunk_ms: int = 140
-    """For the chunks of a snapshot."""
+    """Interval for the chunks of a snapshot."""
     unsent_ms: int = 20
-    """For a message that could not be sent because of a missing connection."""
+    """Interval for a message that could not be sent because of a missing connection."""
     repeats: int = 20
-    """Number of these intervals before a request is abandoned: the core decides the next message."""
+    """Number of intervals before a request is abandoned. The core then decides the next message."""
     configuration_ms: int = 200
     """Time that the receiver of a snapshot waits for the leader's list of members."""
     reconnect_ms: int = 50
@@ -105,7 +105,7 @@ class _Question(Struct, frozen=True):
 
 
 class PeerLink:
-    """The way to one peer, while it is a member. Call `run` once; it closes the socket at its end.
+    """The link to one peer, while it is a member. Call `run` once; it closes the socket at its end.
 
     `deliver` gets the peer's replies, and `wake_at` the times, in seconds of trio's clock, when `expire` is due. Raises
     `OSError` for an invalid URL of the peer.

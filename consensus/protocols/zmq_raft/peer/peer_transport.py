@@ -1,6 +1,6 @@
 """A ØMQ Raft server's `Transport`: a ROUTER socket for peers and clients, and a DEALER to each other peer.
 
-    peers' requests   ──▶ ROUTER ──▶ ident? member? ──▶ repeated? ──▶ decoded ──▶ Receiver.ask ──▶ reply to its identity
+    peers' requests   ──▶ ROUTER ─▶ ident? member? ─▶ repeated? ─▶ decoded ─▶ `Receiver.ask` ─▶ reply to its identity
     clients' requests ──▶ ROUTER ──▶ `clients`
     send ──▶ PeerLink (`peer_link`) ──▶ DEALER ──▶ peer ──▶ Receiver.deliver_reply
 
@@ -217,7 +217,7 @@ class PeerTransport:
             self._update_links(*self._running)
 
     def _other_url(self, name: str) -> str | None:
-        """Return the URL of a member in the settings, unless the log gives it to a member."""
+        """Return the URL of a member in the settings, unless a member in the log has this URL."""
         url = self._elsewhere.get(name) if name in self._listed else None
         return None if url in self._listed.values() else url
 

@@ -354,5 +354,5 @@ class ReplicatedLog:
             case _, ChangeRefusal.BUSY | ChangeRefusal.CHANGE_UNDER_WAY | ChangeRefusal.NO_COMMIT_IN_TERM:
                 return wire.ChangeBusy(request_id)
             case _, refusal:
-                reason = "the members cannot change so" if refusal is None else _REFUSALS.get(refusal, refusal.value)
+                reason = "the members cannot change" if refusal is None else _REFUSALS.get(refusal, refusal.value)
                 return wire.ChangeRefused(request_id, "Error", reason)

@@ -124,7 +124,7 @@ def _configuration_parts(data: bytes) -> tuple[bytes, bytes]:
     except EntryDataError as error:
         raise ZmqRaftError(f"a configuration cannot be read: {error}") from error
     if len(request_id) != REQUEST_ID_BYTES or configuration.learners:
-        raise ZmqRaftError("a configuration has learners, or a request id that has not 12 bytes")
+        raise ZmqRaftError("a configuration has learners, or its request id does not have 12 bytes")
     new, old = peers_of(configuration.voters), peers_of(configuration.old_voters)
     check_peers(new, DEFAULT_LIMITS)
     if old:
@@ -147,7 +147,7 @@ def _read_other(frame: bytes, limits: FrameLimits) -> Entry:
         case 2 if request_id == NO_REQUEST_ID and data == _CHECKPOINT_DATA:
             return Entry(term, EntryKind.NO_OP, _NO_OP)
         case kind:
-            raise ZmqRaftError(f"an entry of type {kind}, or a checkpoint that is not one")
+            raise ZmqRaftError(f"an entry of the unknown type {kind}, or an invalid checkpoint")
 
 
 def _read_configuration(data: bytes, limits: FrameLimits) -> Configuration:

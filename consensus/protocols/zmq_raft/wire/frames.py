@@ -2,7 +2,7 @@
 
     bytes, string   unchanged; a string is UTF-8, and a name has at least one byte
     uint            1 to 8 bytes, the least significant first; an empty frame is an error
-    nuint           a uint; an empty frame means None
+    nuint           a uint; an empty frame is the value `None`
     bool            an empty frame or a first byte of 0 is false
     json            MessagePack (`json_frame`)
 

@@ -132,7 +132,7 @@ class UpdateRequest(Struct, frozen=True):
 
 
 class UpdateAccepted(Struct, frozen=True):
-    """The update is on its way and not committed; the client continues to wait."""
+    """The update is accepted but not committed yet; the client continues to wait."""
 
     request_id: RequestId
 
@@ -152,7 +152,7 @@ class UpdateRedirect(Struct, frozen=True):
 
 
 class UpdateExpired(Struct, frozen=True):
-    """The refusal of the update, which is final: its request id is too old, or too far in the future."""
+    """The final refusal of an update: its request id is too old, or too far in the future."""
 
     request_id: RequestId
 
@@ -173,7 +173,7 @@ class ChangeRequest(Struct, frozen=True):
 
 
 class ChangeAccepted(Struct, frozen=True):
-    """The change is on its way: C_old,new is not committed."""
+    """The change is accepted, but C_old,new is not committed yet."""
 
     request_id: RequestId
 
@@ -207,7 +207,7 @@ class ChangeBusy(Struct, frozen=True):
 
 
 class ChangeExpired(Struct, frozen=True):
-    """The refusal of the change, which is final: its request id is too old, or too far in the future."""
+    """The final refusal of a change: its request id is too old, or too far in the future."""
 
     request_id: RequestId
 

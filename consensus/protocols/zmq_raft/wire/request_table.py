@@ -80,7 +80,7 @@ class RequestTable:
         self._newest = b""
         """Upper bound of the sorted ids. Most new ids are above it, so the table does not search the runs for them."""
         self._oldest = bytes(REQUEST_ID_BYTES)
-        """Ids below this one have expired, and are not taken any more."""
+        """Ids below this one have expired, and are not added any more."""
         self._floor_seconds = -1
         self._lowest: Index | None = None
         """The lowest index in `_recent`, `_runs` and `_forgotten`; None until `prune_index` computes it again."""
