@@ -38,7 +38,7 @@ class AlarmType(Struct, frozen=True, kw_only=True):
 
 
 ALARMS: Final[dict[str, AlarmType]] = {}
-"""By kind, the most severe first."""
+"""The alarms by kind, the most severe first."""
 
 
 def _declare(severity: Severity, kind: str, happened: str, remedy: str, *, delay_periods: int = 0) -> AlarmType:

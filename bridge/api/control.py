@@ -49,7 +49,7 @@ class ServerClock(Record, frozen=True):
     name: str
     """Name of the server."""
     voter: bool
-    """The clock counts for the majority time."""
+    """True if the clock counts for the majority time."""
     offset_ms: int | None
     """Lead of the server's clock in milliseconds; null if its last report is too old, or the offset is unknown."""
 
@@ -64,7 +64,7 @@ class LogTimeAnswer(Document, frozen=True):
     latest_ms: int | None
     """Highest log time that a clock entry of the present leader could set."""
     agreed: bool
-    """A majority of the voters' clocks agrees with the majority time."""
+    """True if a majority of the voters' clocks agrees with the majority time."""
     clocks: tuple[ServerClock, ...] = ()
     """Each server's clock."""
 
@@ -84,7 +84,7 @@ class ReadyAnswer(Document, frozen=True):
     """Readiness of the farm, as the queried node sees it."""
 
     ready: bool
-    """`/readyz` answers 200, as the verdict determines."""
+    """True if `/readyz` answers 200; the verdict determines this."""
     verdict: VerdictView
     """The verdict."""
 
@@ -144,7 +144,7 @@ class KeysAnswer(Document, frozen=True):
     absent: tuple[str, ...] = ()
     """Members that do not run; their keys are unchanged."""
     refused: bool = False
-    """The group has removed the keys of this node: its ring is no longer the farm's."""
+    """True if the group has removed the keys of this node: its ring is no longer the farm's."""
     unstored: tuple[str, ...] | UnsetType = UNSET
     """Members that could not store the ring, if any: they would restart with an older ring."""
     era: int | UnsetType = UNSET
@@ -194,7 +194,7 @@ class InvitationView(Record, frozen=True):
     uses_max: int
     """The number of nodes that may redeem it."""
     created_ms: int
-    """Unix time, milliseconds."""
+    """Unix time of its creation, milliseconds."""
     ends_ms: int
     """Unix time of its end, milliseconds."""
     uses: tuple[InvitationUseView, ...]
@@ -205,7 +205,7 @@ class InvitationsAnswer(Document, frozen=True):
     """The invitations of this node."""
 
     invitations: tuple[InvitationView, ...]
-    """The oldest first."""
+    """The invitations, the oldest first."""
 
 
 class InvitationAnswer(Document, frozen=True):
@@ -262,7 +262,7 @@ class IdentityView(Record, frozen=True):
     server_role: str
     """Role in the Raft group: `voter`, `learner` or `none`."""
     reason: str | None = None
-    """Reason why it is not admitted; null if it is."""
+    """Reason why the identity is not admitted; null for an admitted identity."""
 
 
 class ClientKeyView(Record, frozen=True):
@@ -275,7 +275,7 @@ class ClientKeyView(Record, frozen=True):
     scopes: tuple[str, ...]
     """Scopes of the key: `weights`, `operator`."""
     admitted: bool
-    """The key is admitted now."""
+    """True if the key is admitted now."""
     admitted_by: str | UnsetType = UNSET
     """Id of the node that admitted it, from feature level 5 on."""
 
@@ -331,11 +331,11 @@ class NodeEvicted(Document, frozen=True):
     raft_id: int | None
     """Raft id of the evicted identity."""
     keys_replaced: bool
-    """Gossip distributes the new key; otherwise operators replace the key files."""
+    """True if gossip distributes the new key; otherwise operators replace the key files."""
     left_out: tuple[str, ...]
     """Nodes that need the new key file."""
     votes_still: bool
-    """The evicted server still votes, until the other voters allow its removal."""
+    """True if the evicted server still votes, until the other voters allow its removal."""
     keys_not_replaced: str | UnsetType = UNSET
     """Reason why gossip does not distribute the new key although it could, and the action."""
     client_keys: tuple[str, ...] | UnsetType = UNSET
@@ -392,7 +392,7 @@ class SubmitAnswer(Document, frozen=True, kw_only=True):
     term: int | None = None
     """Term of its entry."""
     reason: str = ""
-    """Reason why it is not committed; if committed, why the state machine refused it (empty: accepted)."""
+    """Reason of a missing commit, or of the state machine's refusal of a committed entry; empty if accepted."""
     leader_id: int | None = None
     """Raft id of the leader."""
     leader_endpoint: str | None = None
@@ -473,9 +473,9 @@ class RefusalView(Record, frozen=True):
     """A refusal of a request."""
 
     code: str
-    """For programs (`docs/reference/refusals.md`)."""
+    """The code for programs (`docs/reference/refusals.md`)."""
     text: str
-    """For people: the fault, and the correct form."""
+    """The text for people: the fault, and the correct form."""
 
 
 class RefusalAnswer(Record, frozen=True):

@@ -85,7 +85,7 @@ class Route(Struct, Generic[A], frozen=True, kw_only=True, eq=False):
     method: Literal["GET", "POST"]
     path: str
     meaning: str
-    """For the table of the reference."""
+    """The meaning of the request, for the table of the reference."""
     answer: type[A]
     """`Struct` if the response is not a JSON document; `content` then describes it."""
     content: str = ""
@@ -113,7 +113,7 @@ class Route(Struct, Generic[A], frozen=True, kw_only=True, eq=False):
 
 
 ROUTES: Final[dict[str, Route[Any]]] = {}
-"""By path, in the order of the reference."""
+"""The routes by path, in the order of the reference."""
 
 
 def _get(path: str, answer: type[A], meaning: str, **more: Any) -> Route[A]:
@@ -127,7 +127,8 @@ def _post(path: str, answer: type[A], meaning: str, **more: Any) -> Route[A]:
 def _check(order: Route[Any]) -> Route[CheckedAnswer]:
     """Return the route that checks an order without an effect, before a user confirms it.
 
-    The check has its own path. Versions without it ignore a query of some orders, and would execute them.
+    The check has its own path and is not a query parameter. Versions without checks ignore the query of some orders, so
+    they would execute the order.
     """
     meaning = f"check an order of `{order.path}`, without an effect"
     return _post(f"{order.path}/check", CheckedAnswer, meaning, body=order.body, empty=order.empty)

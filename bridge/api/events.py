@@ -433,7 +433,7 @@ ELECTION_STARTED: Final = _of_node("election-started", "it is a candidate in ter
 LEADERSHIP_HANDED_OVER: Final = _of_node(
     "leadership-handed-over", lambda _, facts: f"to {_server(facts, 'leader', 'leaderName')}, in term {facts['term']}"
 )
-PUBLISHED: Final = _of_node("published", "its router took the structure of {second:clock} (entries: {entries})")
+PUBLISHED: Final = _of_node("published", "its router accepted the structure of {second:clock} (entries: {entries})")
 STRUCTURE_SEEN: Final = _of_node("structure-seen", "a router of another node finds {master:address}")
 STRUCTURE_NOT_FOUND: Final = _of_node(
     "structure-not-found", "no router of another node finds {master:address}, so it is handed over again", _WARNING

@@ -57,7 +57,7 @@ class OfflineReport(Record, frozen=True):
     transient_key: str
     """Public half of the key."""
     expired: bool
-    """The validity of the key has ended."""
+    """True if the validity of the key has ended."""
 
 
 class EntryReport(Record, frozen=True):
@@ -85,7 +85,7 @@ class SignatureReport(Record, frozen=True):
     """Result of the verification of the signature."""
 
     verified: bool
-    """The signature is valid."""
+    """True if the signature is valid."""
     verdict: str
     """The outcome in one word."""
     reason: str
@@ -98,9 +98,9 @@ class AcceptableReport(Record, frozen=True):
     """Acceptance of the structure by a router."""
 
     java_router: bool
-    """A Java router accepts it now."""
+    """True if a Java router accepts the structure now."""
     reasons: list[str]
-    """Reasons why it does not, as text."""
+    """Reasons of the router's refusal, as text."""
 
 
 class LeaseSetReport(Document, frozen=True):
@@ -119,7 +119,7 @@ class LeaseSetReport(Document, frozen=True):
     blinded: bool
     """Bit 2 of the flags."""
     demo: bool
-    """A demonstration made it."""
+    """True if a demonstration made the structure."""
     offline: OfflineReport | None
     """Transient key of the signature; null if the destination's own key signed."""
     options: Mapping[str, str]

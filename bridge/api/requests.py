@@ -137,7 +137,7 @@ class RemovalOrder(RequestBody, frozen=True):
     server: str
     """Name, Raft id or NodeId of the server."""
     removed: bool
-    """True: remove it."""
+    """True to remove the server, false to allow it to join again."""
 
 
 class ClientOrder(RequestBody, frozen=True):
@@ -146,7 +146,7 @@ class ClientOrder(RequestBody, frozen=True):
     name: str
     """Name of the key in the farm."""
     admitted: bool
-    """Admit it."""
+    """True to admit the key, false to end its admission."""
     key: str | None = None
     """Public half of the key, in base64; only to admit it."""
     scopes: tuple[Scope, ...] = ()

@@ -253,7 +253,7 @@ MEMBER_COLUMNS: Final[Mapping[str, MemberColumn]] = {
     "address": MemberColumn("Address", lambda member: known(member.address)),
     "endpoint": MemberColumn("Raft server", lambda member: known(member.endpoint)),
 }
-"""In the order of `garlicfarm members`. Other surfaces show some of them, and columns with other data between them."""
+"""The columns in the order of `garlicfarm members`. Other surfaces show some of them, with further columns between."""
 
 
 def eviction_lines(done: NodeEvicted) -> list[str]:

@@ -70,7 +70,7 @@ class JoinedNode(Struct, frozen=True, kw_only=True):
     """Returns the name that the log has; before that, the name that the member announces."""
 
     async def introduce(self, connected: Callable[[], Collection[int]]) -> None:
-        """Introduce this node to others until canceled; return immediately with gossip.
+        """Introduce this node to others until canceled; with gossip, return immediately without an effect.
 
         `connected` returns the Raft ids of the servers that this node's server is connected to.
         """

@@ -222,7 +222,7 @@ async def test_wrong_token_error_names_wrong_and_right_files(tmp_path: Path) -> 
         wrong = other / "control.read.token"
         options = ("--token-file", str(wrong), "--certificate", str(tmp_path / "control.crt"))
         shown = await command("status", "--node", url, *options)
-    assert f"the token in {wrong} is not one of the node at {url}" in shown.output
+    assert f"the node at {url} refuses the token in {wrong}" in shown.output
     assert "control.admin.token" in shown.output
     assert "Bearer" not in shown.output
 

@@ -83,7 +83,7 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
         (event("node-started", pid=72, generation=2), "with pid 72, start number 2"),
         (
             event("published", second=1_795_352_222, entries=3),
-            "its router took the structure of 12:57:02 (entries: 3)",
+            "its router accepted the structure of 12:57:02 (entries: 3)",
         ),
         (event("leader-followed", term=4, leader=2, leaderName="node-2"), "node-2 leads in term 4"),
         (

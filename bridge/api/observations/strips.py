@@ -55,7 +55,7 @@ class Incident(Struct, frozen=True):
     span: HistorySpan
     text: str
     is_last: bool
-    """The state lasts until the end of the window."""
+    """True if the state lasts until the end of the window."""
 
 
 def strips(history: HistoryAnswer, width: int) -> Iterator[Strip]:

@@ -263,8 +263,8 @@ class ControlClient:
         status, _ = answer
         if status == UNAUTHORIZED and isinstance(self.address, RemoteNode):
             raise ControlError(
-                f"the token in {self.address.token_file} is not one of the node at {self.address}: copy a file of that"
-                f" node ({READ_TOKEN}), and name it by --token-file"
+                f"the node at {self.address} refuses the token in {self.address.token_file}: copy a token file of that"
+                f" node ({READ_TOKEN}), and set --token-file to the copy"
             )
         return answer
 
@@ -272,8 +272,8 @@ class ControlClient:
         if method != "POST":
             return f"the node at {self.address} does not answer; is it stopped or overloaded?"
         return (
-            f"the node at {self.address} took the order and has not answered within {timeout_s:g} s; whether it was"
-            " carried out is unknown"
+            f"the node at {self.address} received the order, but did not answer within {timeout_s:g} s; the"
+            " result of the order is unknown"
         )
 
     @property

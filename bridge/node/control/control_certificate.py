@@ -4,7 +4,7 @@
                     control.crt    the certificate alone, 0644           the copy for clients
 
 The certificate between nodes lacks names and an end (`consensus.net.tls`), and browsers do not accept such a
-certificate. So the control endpoint has its own. It contains the address of `control.listen`, the names in
+certificate. So the control endpoint has another certificate. It contains the address of `control.listen`, the names in
 `control.names`, and the loopback addresses. If the endpoint listens on every address, it contains this machine's name
 and known addresses. An operator with an authority sets `control.certificate` instead.
 
@@ -13,8 +13,8 @@ wrong at the creation. So the node checks both dates, and the time between them,
 runs. A running node uses log time, which follows the clocks of a majority. New connections use the new certificate.
 Clients with a copy of `control.crt` need the new one.
 
-It is not an authority (`CA:FALSE`) and does not have a key usage. OpenSSL rejects a self-signed certificate with a key
-usage but without the right to sign, and Firefox rejects a server whose certificate is an authority.
+The certificate is not an authority's (`CA:FALSE`), and it lacks a key usage. OpenSSL rejects a self-signed certificate
+with a key usage but without the right to sign, and Firefox rejects a server whose certificate is an authority's.
 """
 
 import ipaddress

@@ -212,8 +212,8 @@ class FarmAdmin:
     async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
         """Return committed entries from `first` on; without any, wait for one for at most `wait_ms`.
 
-        Only entries applied by this node are shown: their log time is known. With `linearizable` it first applies all
-        entries acknowledged before the call.
+        Only entries applied by this node are shown: their log time is known. With `linearizable`, the call first
+        waits until this node has applied all entries acknowledged before the call.
         """
         start = max(first, 1)
         if linearizable:

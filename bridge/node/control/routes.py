@@ -161,7 +161,7 @@ def json_answer(document: Struct, status: int = 200) -> Answer:
 
 
 def parameters_of(route: Route[Any], query: str) -> tuple[dict[str, int], dict[str, str]]:
-    """Return all numeric parameters of a route and its other ones in the query; raise `Refused` for any other query."""
+    """Return the numeric parameters of a route, and the text parameters in the query; refuse unknown parameters."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=QUERY_LIMIT_FIELDS)
     except ValueError as error:

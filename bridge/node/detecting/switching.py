@@ -3,10 +3,10 @@
     router with services that are off ─▶ trusted file ─▶ text before and after, and the copy of the file
     services that are on only in the file, for example after a kill of this command ─▶ the same, without a new text
 
-The command changes only two files: root changes Debian's file, and a user the file of an own process. A process of
-another system user chooses its own command line, so the file that it names could be any file. If the file lacks a
-password, I2PControl gets a random one. With the published default, every user of the machine could control the router.
-If i2pd runs, only the owner of the file and i2pd's group can read the changed file.
+The command changes only two files: root changes Debian's file, and a user changes the file of the user's own i2pd. A
+process of another system user chooses its own command line, so the file that it names could be any file. If the file
+lacks a password, I2PControl gets a random one. With the published default, every user of the machine could control the
+router. If i2pd runs, only the owner of the file and i2pd's group can read the changed file.
 """
 
 import secrets

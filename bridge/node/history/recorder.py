@@ -49,7 +49,7 @@ class HistoryEvent(CountedReason):
 
     CUT_OFF = (
         "history_cut_off",
-        "Damaged places found in the history file; later records there are dropped. Without kills, check the disk",
+        "Damaged places in the history file; later records there are dropped. If no kill caused them, check the disk",
     )
     FAILED = (
         "history_failed",

@@ -168,7 +168,7 @@ class Invitations:
         now_ms = self.now_ms()
         if not 1 <= uses <= USES_MAX or not 0 < lifetime_s <= LIFETIME_LIMIT_S:
             raise InvitationError(
-                f"an invitation is good for 1 to {USES_MAX} uses, and for at most {LIFETIME_LIMIT_S // 86_400} days"
+                f"an invitation has 1 to {USES_MAX} uses, and is valid for at most {LIFETIME_LIMIT_S // 86_400} days"
             )
         kept = self.all
         if len(kept) >= INVITATIONS_MAX:

@@ -58,7 +58,7 @@ Grant = Callable[[Joiner], Awaitable[Granted]]
 
 
 def listener_certificate(state_dir: Path) -> NodeCertificate:
-    """Return the certificate of the port; make it at first. Raise CertificateError."""
+    """Return the certificate of the port; make it at the first call. Raise CertificateError."""
     return load_or_create_certificate(state_dir / DIRECTORY)
 
 

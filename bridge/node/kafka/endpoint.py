@@ -68,7 +68,7 @@ WRITE_BYTES: Final = 4 * 1024 * 1024
 """Batches of clients have 1 MB by default."""
 INCOMPLETE_BYTES: Final = 16 * 1024 * 1024
 Dates = tuple[datetime, datetime] | CertificateError
-"""The start and end of validity, or why they cannot be read."""
+"""The start and end of validity, or the error that prevents reading them."""
 
 
 class CertificateFiles:

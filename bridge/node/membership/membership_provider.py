@@ -128,7 +128,7 @@ async def introduce(
     connected: Callable[[], Collection[int]],
     is_out: Callable[[bytes], bool],
 ) -> None:
-    """Introduce this node to others until canceled; return immediately with gossip.
+    """Introduce this node to others until canceled; with gossip, return immediately without an effect.
 
     `settled` returns True if the node knows its farm; `connected` returns the Raft ids of connected servers. `is_out`
     returns True for a retired or evicted identity.

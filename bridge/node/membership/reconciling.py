@@ -212,7 +212,7 @@ class Reconciling:
             case AddLearner(server_id):
                 invited = await self.replica.members.requests.add_learner(self._server(server_id))
                 if invited is None:
-                    return "it did not take the invitation"
+                    return "it did not accept the invitation"
                 resolved = invited
             case Promote(server_id) | Remove(server_id):
                 if isinstance(proposal, Remove):

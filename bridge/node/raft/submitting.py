@@ -160,8 +160,9 @@ class Submitting:
                 return SubmitAnswer(outcome=SubmitOutcome.EXPIRED, reason=EXPIRED, request=str(request))
             refusal = self._applied_state.refusal_of(first.index)
             return replace(answer, index=first.index, term=first.term, reason=refusal or "")
-        reason = f"committed at index {answer.index}; this node has not applied it yet, so whether it was a repetition"
-        return SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason=f"{reason} is not known", request=str(request))
+        text = "this node has not applied it yet, so it is not known if the entry is a repetition"
+        reason = f"committed at index {answer.index}; {text}"
+        return SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason=reason, request=str(request))
 
     async def _submit_once(self, entry: bytes) -> SubmitAnswer:
         """Submit an entry without a request once; if it acts on the farm, the reply contains the result."""

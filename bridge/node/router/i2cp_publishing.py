@@ -148,7 +148,7 @@ class MasterSession:
                 with trio.move_on_after(2 * ANSWER_TIMEOUT_S):
                     await offer.settled.wait()
             if not offer.settled.is_set():
-                offer.refusal = f"the router did not take it within {PUBLISH_TIMEOUT_S:g} s: {self._trouble}"
+                offer.refusal = f"the router did not accept it within {PUBLISH_TIMEOUT_S:g} s: {self._trouble}"
         finally:
             if self._offer is offer:
                 self._offer = None

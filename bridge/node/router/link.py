@@ -27,7 +27,7 @@ I2PCONTROL_PORT: Final = 7650
 SHOWN_CHARACTERS: Final = 200
 
 
-class RouterLost(Exception):  # noqa: N818 -- a state of the world, described by its text
+class RouterLost(Exception):  # noqa: N818 -- a state of the router, described by its text
     """The router is unreachable, ended the connection, or violates the protocol; the text contains the reason."""
 
 

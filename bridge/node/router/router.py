@@ -316,7 +316,8 @@ def checked_structure(
         raise RouterError(f"this is not a Meta LeaseSet2, so it is not published: {error}") from None
     if offered.destination.hash != master_hash:
         raise RouterError(
-            f"the structure is for {offered.destination.address}, not for {address_of(master_hash)}: not published"
+            f"the structure is for {offered.destination.address}, not for {address_of(master_hash)}, so it is not"
+            " published"
         )
     if offered.is_unpublished:
         raise RouterError(

@@ -59,8 +59,8 @@ def _sam(text: str) -> Link | None:
     link = None if text == _OFF else _link(text)
     if link is not None and not is_private(link.host):
         raise ValueError(
-            f"{link.host} is not a private address, and SAM in plain shows any machine on the way the key of the"
-            f' directory: use the router\'s private address, or "{_OFF}"'
+            f"{link.host} is not a private address, and plain SAM shows the key of the directory to any machine on"
+            f' the way: use the router\'s private address, or "{_OFF}"'
         )
     return link
 
@@ -177,8 +177,9 @@ def read_router(section: Section, state_dir: Path, *, demo: bool) -> RouterSetti
     if found.i2cp_certificate is None and not is_private(found.i2cp.host):
         section.problem(
             "i2cp",
-            f"{found.i2cp.host} is not a private address, and I2CP in plain shows any machine on the way which "
-            "destination is published from where: use the router's private address, or TLS with i2cp_certificate",
+            f"{found.i2cp.host} is not a private address, and plain I2CP shows the published destination and the"
+            " address of its publisher to any machine on the way: use the router's private address, or TLS with"
+            " i2cp_certificate",
         )
     for key, path in (
         ("i2cp_certificate", found.i2cp_certificate),

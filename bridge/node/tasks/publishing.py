@@ -381,7 +381,7 @@ class PublishingTask:
             missing = (each for each in look_ups.of_others(self.master, own_id) if not each.is_found)
             self._alarms.not_found.set(
                 self.master,
-                f"the router of this node took the structure of {address}, and the routers of"
+                f"the router of this node accepted the structure of {address}, and the routers of"
                 f" {self._names(missing)} do not find it",
             )
             context.trace.append(STRUCTURE_NOT_FOUND, facts)

@@ -10,7 +10,7 @@ leaves. So another node publishes, and new structures omit its leaves, before th
     due immediately   a change of one of these:
                         its leaves      their set, health and faults
                         each master     its role as publisher, the operator's permission, the structure that the
-                                        router took, a failure to publish, the key's end
+                                        router accepted, a failure to publish, the key's end
                         its directory   its address; the start or end of a problem
     sent once         the last published structure, after each publication. The node's configuration, in the first
                       report of a run and once an hour (the log is kept for days, and readers begin anywhere)
