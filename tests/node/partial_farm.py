@@ -11,7 +11,7 @@ FOUNDING = Founding((Founder(bytes(8), 0, bytes(16)),))
 
 
 def partial_farm(applied_state: Any, **parts: Any) -> FoundedFarm:
-    """Return a farm with these parts. The other parts are None, except an empty `reconciling`."""
+    """Return a farm with these parts, and an idle `reconciling` by default. Each other part is `None`."""
     reconciling = SimpleNamespace(losing_vote=frozenset(), waits=())
     rest: dict[str, Any] = dict.fromkeys(
         (

@@ -325,7 +325,7 @@ async def test_request_bodies_of_all_clients_are_bounded(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_malformed_or_mutated_requests_have_no_effect(tmp_path: Path, seed: int) -> None:
+async def test_malformed_or_mutated_requests_do_not_change_node(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     node = FakeNode()
     limits = ControlLimits(receive_s=0.2, linger_s=0.2)

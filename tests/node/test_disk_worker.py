@@ -84,7 +84,7 @@ def test_group_is_written_without_workers_task() -> None:
     assert reports.done == [GROUP]
 
 
-async def test_group_without_space_resumes_where_it_stopped(autojump_clock: trio.testing.MockClock) -> None:
+async def test_group_without_space_resumes_at_failed_operation(autojump_clock: trio.testing.MockClock) -> None:
     reports = Reports()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reports.worker.run)

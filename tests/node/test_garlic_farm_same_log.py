@@ -81,7 +81,7 @@ def test_follower_stores_bytes_made_by_leader() -> None:
     assert taken.encoded == made
 
 
-def test_append_with_configuration_has_no_bytes_for_disk() -> None:
+def test_append_with_configuration_lacks_bytes_for_disk() -> None:
     """A configuration has different forms on the wire and in the log, so the follower encodes the entries again."""
     request = append(9, command(7, b"one"), configuration_entry(7, MEMBERS))
     data = RequestEncoder(lambda _: 4).encode(request, FOLLOWER, frozenset())

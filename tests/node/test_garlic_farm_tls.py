@@ -270,7 +270,7 @@ async def read_to_the_end(stream: trio.SocketStream) -> None:
     await stream.aclose()
 
 
-async def test_malformed_or_half_open_connections_have_no_effect(
+async def test_malformed_or_half_open_connections_are_limited(
     listening: ListeningServer, autojump_clock: trio.testing.MockClock
 ) -> None:
     hold_for_sockets(autojump_clock)
@@ -304,7 +304,7 @@ async def test_tls_below_1_3_is_refused(listening: ListeningServer) -> None:
     await trio.aclose_forcefully(transport)
 
 
-async def test_answered_request_has_no_reply_timeout(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+async def test_answered_request_does_not_time_out(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
     # Given an answered request
     host = Host(BOB, connection=ConnectionOptions(answer_s=1.0, idle_s=60.0))
     certificate = load_or_create_certificate(tmp_path)

@@ -178,7 +178,7 @@ async def test_datagram_to_public_address_needs_permission() -> None:
 
 
 @in_simulated_time
-async def test_malformed_or_replayed_datagrams_have_no_effect() -> None:
+async def test_malformed_or_replayed_datagrams_are_ignored() -> None:
     network = MemoryNetwork()
     unknown = Address("127.0.0.66", 666)
     async with running_farm(network) as farm:

@@ -85,7 +85,7 @@ def test_questions_cover_all_codes_with_replies() -> None:
 
 
 @in_simulated_time
-async def test_replies_to_unproved_address_are_no_larger_than_request() -> None:
+async def test_replies_to_unproved_address_do_not_exceed_request() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         groups = await farm.start_many(4)
@@ -130,4 +130,4 @@ def test_planted_reflector_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Context, "send", unlimited)
     with pytest.raises((AssertionError, BaseExceptionGroup)):
-        test_replies_to_unproved_address_are_no_larger_than_request()
+        test_replies_to_unproved_address_do_not_exceed_request()

@@ -367,7 +367,7 @@ async def test_next_step_waits_for_all_members_unless_forced() -> None:
 
 
 @in_simulated_time
-async def test_unencrypted_group_has_no_keys() -> None:
+async def test_unencrypted_group_refuses_installation_of_key() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         agent = await farm.start(keyring=None, insecure=True)
         with pytest.raises(KeyringError, match="in clear"):

@@ -58,7 +58,7 @@ async def test_broadcast_connects_agents_of_one_farm_only(broadcast: Address) ->
         assert [len(statuses(agent)) for agent in (*own_agents, *other_agents)] == [2, 2, 2, 1, 1]
 
 
-async def test_random_bytes_on_both_sockets_have_no_effect(broadcast: Address) -> None:
+async def test_random_bytes_on_both_sockets_are_ignored(broadcast: Address) -> None:
     seed = random.randrange(2**32)
     dice = random.Random(seed)
     async with running_farm() as farm:

@@ -47,7 +47,7 @@ async def test_masters_have_separate_sessions(monkeypatch: Patch, autojump_clock
         assert len(on.fake.sessions) == 2
 
 
-async def test_stop_without_publication_has_no_effect(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_stop_without_publication_does_not_open_session(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock) as on:
         await on.router.stop_publishing_meta_lease_set(HASH)
         assert on.fake.sessions == []

@@ -104,7 +104,7 @@ class Node:
         await self._changed.wait()
 
     async def set_standing(self, server_id: int, standing: Standing) -> None:
-        """Change the standing of a server's identity, as an entry of the log does."""
+        """Change `Admitted.standing` of a server's identity, as an entry of the log does."""
         each = Admitted(identity(server_id).node_id, standing=standing)
         self.state.admitted[server_id] = each  # type: ignore[index]  # a dict here
         self.put_entry()

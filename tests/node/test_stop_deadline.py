@@ -86,7 +86,9 @@ def test_service_manager_timeout_exceeds_stop_time_of_node() -> None:
 
 
 @pytest.mark.parametrize("module", [zmq_serve, kraft_serve], ids=["zmq-raft", "kraft"])
-def test_failed_server_leaves_no_deadline(module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_failed_server_removes_its_deadline(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The deadline of the failed server would otherwise end the process that called the command."""
     made: list[StopDeadline] = []
 

@@ -324,7 +324,7 @@ def run_silence(output: Path, *arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_silence_ends_by_command(tmp_path: Path) -> None:
+def test_command_starts_and_ends_silences(tmp_path: Path) -> None:
     assert run_silence(tmp_path) == (0, "No server is silenced.\n")
     code, text = run_silence(
         tmp_path, "--server", "3", "--server", "node-4", "--for", "1d2h", "--reason", "new \x1b[31mdisk"
@@ -344,7 +344,7 @@ def test_silence_ends_by_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("duration", ["", "2", "h", "0h", "-1h", "2 weeks", "9999d", "1e3h"])
-def test_silence_requires_server_and_valid_time(tmp_path: Path, duration: str) -> None:
+def test_silencing_needs_server_and_valid_time(tmp_path: Path, duration: str) -> None:
     assert run_silence(tmp_path, "--server", "3", "--for", duration)[0] == 2
     assert run_silence(tmp_path, "--server", "3")[0] == 2
     assert run_silence(tmp_path, "--for", "2h")[0] == 2
@@ -352,7 +352,7 @@ def test_silence_requires_server_and_valid_time(tmp_path: Path, duration: str) -
     assert not (tmp_path / SILENCES_FILE).exists()
 
 
-def test_silence_covers_its_farm_and_server(tmp_path: Path) -> None:
+def test_silenced_server_is_covered_in_its_farm_until_end(tmp_path: Path) -> None:
     (of_one,) = Silences(tmp_path).add(("3",), 100, "", "a", 0)
     (of_all,) = Silences(tmp_path).add(("node-3",), 100, "", "", 0)
     in_a = replace(DOWN, farm="a", server_id=3, name=None)

@@ -489,7 +489,7 @@ def test_outage_id_is_equal_in_every_run() -> None:
     assert len(ids) == 3
 
 
-def test_alert_of_silenced_server_is_sent_after_silence() -> None:
+def test_alert_of_silenced_server_is_sent_later() -> None:
     held, due = deliver_due(updated_alerts([], [DOWN], {(DOWN.farm, 2): "silenced until then"}, LATER))
     assert (due, held[0].held_back) == ([], "silenced until then")
     assert len(deliver_due(updated_alerts(held, [DOWN], {}, LATER))[1]) == 1
@@ -839,7 +839,7 @@ def test_backlog_holds_back_alerts_only_while_shrinking(read_s: float, *, is_hel
     assert bool(backlog.farms) is is_held
 
 
-def test_silence_holds_back_alert_and_table_has_its_end(farm: Farm) -> None:
+def test_alert_of_silenced_server_is_held_back_and_table_has_end(farm: Farm) -> None:
     inbox = Inbox()
     add_admission(farm, 2, "02" * 8, "node-2")
     farm.report(1, 2, periods=3)

@@ -310,8 +310,8 @@ def test_error_budget_lists_worst_servers_first(tmp_path: Path) -> None:
         lately = {1: 0.0 if minute >= 570 else 1.0, 3: 0.85, 4: 0.97}
         return lately.get(server, 1.0) if minute >= 540 else 0.0 if server == 2 and minute < 3 else 1.0
 
-    # given ten hours, in which server 2 was down for the first three minutes.
-    # In the last hour server 1 was down for half of the time, server 3 for 15 % and server 4 for 3 %
+    # Given ten hours: server 2 was down for the first three minutes.
+    # In the last hour server 1 was down for half of the time, server 3 for 15 % and server 4 for 3 %.
     write_derived(
         tmp_path,
         "router_health",

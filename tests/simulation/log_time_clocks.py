@@ -7,7 +7,7 @@ at the limit. A voter with a corrected clock counts as wrong until its last wron
 servers crash and restart, and occasionally the complete farm is off for weeks. A majority of the voters is always up.
 
     ahead     log time is at most the allowance and `SKEW_MS` ahead of the true time
-    behind    log time is at most a period and the tolerance for dates below the true time. This applies from two
+    late      log time is below the true time by a period and the tolerance for dates at most. This applies from two
               periods after the election of a leader that does not lie, regardless of its clock. It applies while a
               majority of the voters is up with right clocks
     publish   then no right clock counts as off, and one of the servers publishes

@@ -474,7 +474,7 @@ def test_group_reaches_target_after_changes() -> None:
 
 
 def set_standing(story: Story, number: int, standing: Standing) -> None:
-    """Change the standing of node `number`, as an operator does."""
+    """Change `Admitted.standing` of node `number`, as an operator does."""
     story.admitted[number] = replace(story.admitted[number], standing=standing)
 
 
