@@ -460,8 +460,8 @@ def refuse_orphaned(output: Output) -> None:
             continue
         if found := [name for name in tables if stored_version(output / name) > 0]:
             raise FarmLogError(
-                f"{output} holds tables ({', '.join(found)}) and no {checkpoint} that belongs to them: run `garlicfarm"
-                f" pipeline repair --output {shlex.quote(str(output))}`, or choose another output directory"
+                f"{output} has tables ({', '.join(found)}) without their {checkpoint}: run `garlicfarm pipeline repair"
+                f" --output {shlex.quote(str(output))}`, or choose another output directory"
             )
 
 

@@ -265,8 +265,8 @@ class BatchNotes:
     def _refuse_other(self, batch: int, ranges: Mapping[str, Range], noted: _Noted) -> None:
         if ranges != (begun := _ranges(noted.ranges)):
             raise TableDamagedError(
-                f"the checkpoint in {self.path.parent} is older than the tables: it gives the number {batch} to"
-                f" {_words(ranges)}, and the tables took {_words(begun)} under it; {repair_remedy(self.path.parent)}"
+                f"the checkpoint in {self.path.parent} is older than the tables: its batch {batch} has"
+                f" {_words(ranges)}, and batch {batch} of the tables has {_words(begun)}; {repair_remedy(self.path.parent)}"
             )
 
     def _refuse_gap(self, farm: str, first: int, through: int | None) -> None:
