@@ -58,7 +58,7 @@ class Server:
         return SubmitAnswer(outcome=self.outcome, reason="no leader")
 
     async def role_changes(self) -> None:
-        """Wait forever: no further change of the role comes."""
+        """Wait forever: the role does not change again."""
         await trio.sleep_forever()
 
     async def transfer_leadership(self, target: ServerId | None = None) -> TransferEnded:

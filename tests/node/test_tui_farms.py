@@ -132,7 +132,7 @@ def test_enter_opens_farm_and_escape_returns() -> None:
     text = plain(farms.lines(80, 24))
     assert any("cellar" in line for line in text)
     assert "Esc farms" in " ".join(plain(farms.lines(120, 24)))
-    # Esc takes back a filter and a pane of the farm first.
+    # Esc leaves a pane, or removes a filter, before it leaves the farm.
     for key in ("e", "escape", "/", "x", "enter", "escape"):
         farms.press(key)
         assert farms.open_farm is not None
