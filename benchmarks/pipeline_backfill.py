@@ -61,7 +61,7 @@ async def measure(job: Job) -> list[Figure]:
                 f"memory for {name}, shared pages once",
                 "GiB",
                 (each.peak.total_bytes / GIB,),
-                f"highest sum, {each.peak.java_bytes / GIB:.2f} of it the JVM's, the rest of {each.peak.others}"
+                f"highest sum, {each.peak.java_bytes / GIB:.2f} in the JVM and the remainder in {each.peak.others}"
                 " processes of Python; goal below 3 GB",
             )
             for name, each in (("base tables", base), ("derived tables", derived))

@@ -266,7 +266,8 @@ class BatchNotes:
         if ranges != (begun := _ranges(noted.ranges)):
             raise TableDamagedError(
                 f"the checkpoint in {self.path.parent} is older than the tables: its batch {batch} has"
-                f" {_words(ranges)}, and batch {batch} of the tables has {_words(begun)}; {repair_remedy(self.path.parent)}"
+                f" {_words(ranges)}, and batch {batch} of the tables has {_words(begun)};"
+                f" {repair_remedy(self.path.parent)}"
             )
 
     def _refuse_gap(self, farm: str, first: int, through: int | None) -> None:
