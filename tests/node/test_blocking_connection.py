@@ -134,7 +134,7 @@ def exchange_with(peer: SlowSocket, monkeypatch: pytest.MonkeyPatch) -> tuple[in
     return blocking_connection._SocketExchange(Path("/node"), request, peer, 5.0).run()  # type: ignore[arg-type]
 
 
-def test_blocking_reply_over_one_megabit_completes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocking_reply_over_slow_link_completes(monkeypatch: pytest.MonkeyPatch) -> None:
     """600 kB at 16 kB/s take 37 s: the arriving bytes extend the limit of 5 s."""
     body = bytes(600_000)
     reply = b"HTTP/1.1 200 OK\r\nContent-Length: 600000\r\n\r\n" + body
@@ -174,7 +174,7 @@ SLOW_MODULES = {"trio", "httpcore", "rich", "ssl", "cryptography", "importlib.me
 
 
 def test_commands_of_one_request_load_no_event_loop(tmp_path: Path) -> None:
-    """The load of trio, httpcore, rich, TLS or the registry of packages would double the time of these commands."""
+    """Loading trio, httpcore, rich, TLS or the metadata of packages would double the time of these commands."""
     code = (
         "import sys; from bridge.cli.main import cli\n"
         "for command in ('status', 'members', 'farm', 'link', 'servers'):\n"

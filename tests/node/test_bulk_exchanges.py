@@ -132,7 +132,7 @@ async def appends_without_extensions(nursery: trio.Nursery, _path: Path) -> None
 
 
 class SlowSocket(MemorySocket):
-    """A socket whose messages pass through a pipe, also messages of ended requests."""
+    """A socket whose messages pass through a pipe, including messages of ended requests."""
 
     def __init__(self, network: MemoryNetwork, url: str, receive: Receive, nursery: trio.Nursery, pipe: Pipe) -> None:
         super().__init__(network, url, receive)
@@ -204,7 +204,7 @@ SMALL: dict[tuple[str, str], str] = {
     ("bridge/node/control/server.py", "_linger"): "discarded bytes",
     ("bridge/node/control/server.py", "_read_request"): "a body of 256 KiB, for which 10 s are enough at 32 KiB/s",
     ("bridge/node/inviting/listener.py", "handle"): "a request of 2 KiB and a bundle of some KiB, within 10 s",
-    ("bridge/node/inviting/listener.py", "run"): "the same",
+    ("bridge/node/inviting/listener.py", "run"): "a request of 2 KiB and a bundle of some KiB, within 10 s",
     ("bridge/node/inviting/redeeming.py", "_redeemed"): "a bundle of some KiB, within 30 s",
     ("bridge/node/local/leaf_services.py", "serve"): "a page of one line",
     ("bridge/node/router/i2cp_connection.py", "_send_bytes"): "a message to the router of this machine",
@@ -228,7 +228,7 @@ SMALL: dict[tuple[str, str], str] = {
 
 
 def timed_transfers(source: str) -> Iterator[str]:
-    """Yield the asynchronous functions that send or receive under a deadline. Other modules are not parsed."""
+    """Yield the asynchronous functions that transfer data under a deadline. A module without one is not parsed."""
     if not any(f"{name}(" in source for name in TIMED):
         return
     for function in ast.walk(ast.parse(source)):

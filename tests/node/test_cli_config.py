@@ -97,7 +97,7 @@ def test_bundle_contains_present_keys_of_node(first: Path) -> None:
 
 
 def test_bundle_of_node_without_gossip_contains_keys_of_file(first: Path) -> None:
-    """Such a node does not read the keys of its state directory."""
+    """A node without gossip does not read the keys in its state directory."""
     filed = load_farm_key(first.parent / "farm.key")
     (first.parent / "secret-state").mkdir()
     keep_keys(first.parent / "secret-state", replace(filed, epoch=filed.epoch + 5).key_ring)

@@ -439,7 +439,7 @@ def test_signing_key_replaces_destination_of_its_master(tmp_path: Path) -> None:
         with_signing_keys(tmp_path, {}, [key.sign_transient(NOW_S, DAY_S)])
 
 
-def test_occupied_port_gives_another_port(tmp_path: Path) -> None:
+def test_invitations_of_one_node_share_port(tmp_path: Path) -> None:
     (tmp_path / "node.toml").write_text(
         f'farm_key = "farm.key"\nstate_dir = "{tmp_path}"\n[gossip]\nbind = "127.0.0.1:1"\n'
     )

@@ -233,7 +233,7 @@ def test_doctor_of_root_checks_as_service_user(service: Places, monkeypatch: pyt
 
 
 def test_service_user_cannot_redirect_spare_keys(service: Places, tmp_path: Path) -> None:
-    """A link in place of a directory is followed with the rights of this user only."""
+    """The command follows a link instead of a directory only with the rights of the service's user."""
     assert CliRunner().invoke(cli, ["init", "--bind", "127.0.0.1:17668", "--no-start"]).exit_code == 0
     outside = tmp_path / "outside"
     outside.mkdir(mode=0o700)

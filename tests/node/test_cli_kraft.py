@@ -70,7 +70,7 @@ FORMAT = ("format", "-c")
     ],
 )
 def test_invalid_format_options_do_not_make_directory(arguments: tuple[str, ...], reason: str, files: Files) -> None:
-    """Exit code 1, the reason with Kafka's names, and no files on disk."""
+    """The exit code is 1, the reason has Kafka's names, and no file is made."""
     result = kraft(*FORMAT, files.config(1), *arguments)
     assert result.exit_code == 1
     assert reason in result.stderr
@@ -128,7 +128,7 @@ def served(files: Files, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
 def test_invalid_server_options_are_refused_with_remedy(
     arguments: tuple[str, ...], reason: str, served: Callable[..., tuple[str, VoterArguments | None]]
 ) -> None:
-    """Exit code 1, before any port or file is opened."""
+    """The exit code is 1, and no port or file was opened."""
     errors, parsed = served(*arguments)
     assert reason in errors
     assert parsed is None

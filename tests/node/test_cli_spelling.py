@@ -23,7 +23,7 @@ WATCHED = {
 }  # fmt: skip
 """Commands that show a view or a stream."""
 FILES = {"keys new-farm", "keys offline", "debug"}
-"""Commands that make a file and can choose its name."""
+"""Commands with an option for the name of their output file."""
 DASHED = f"-Fh-~w{'A' * 510}=="
 """A destination whose base64 begins with a dash, followed by letters of short options."""
 
@@ -284,7 +284,7 @@ def test_error_shows_argument_in_base64_unchanged(words: tuple[str, ...], error:
 
 
 def test_dash_is_a_stream_or_refused() -> None:
-    """Without this, `backup -` makes a file of that name, and a pipe receives the text about it."""
+    """Otherwise `backup -` would make a file named `-`, and the pipe would receive the command's text."""
     every = (*commands(), *commands(pipeline, ("pipeline",)))
     found = [(path, each) for path, command in every for each in command.params]
     named = [(path, each) for path, each in found if isinstance(each.type, click.Path)]

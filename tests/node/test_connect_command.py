@@ -65,7 +65,7 @@ class RunningClient:
         return await run_connect("--socket", str(self.socket), *arguments, stdin=stdin)
 
     async def call(self, *arguments: str) -> Result:
-        """Run the same command in this process."""
+        """Run `garlicfarm connect` with the client's socket in this process."""
         words = ["connect", "--socket", str(self.socket), *arguments]
         return await trio.to_thread.run_sync(CliRunner().invoke, cli, words)
 
@@ -189,7 +189,7 @@ FOREIGN_MODULES = (
     "consensus.net.tls",
     "cryptography.x509",
 )
-"""Beginnings of modules that a client does not need: they load slowly."""
+"""Prefixes of modules that a client does not need, and that load slowly."""
 
 
 async def metrics_at(path: Path) -> str:

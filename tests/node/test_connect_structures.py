@@ -143,7 +143,7 @@ async def test_hostile_reply_is_bounded_in_bytes_and_time(
             finally:
                 tracemalloc.stop()
             assert trio.current_time() - began_s < within_s
-            # The bridge and the directory are in this process, too, and hold a part of the ten megabytes.
+            # The bridge and the directory run in this process too, and store a part of the ten megabytes.
             assert peak < 4 * MEBIBYTE
 
 

@@ -117,14 +117,14 @@ async def test_token_is_not_sent_to_node_with_other_certificate(tmp_path: Path) 
         assert node.log_reads == []
 
 
-@pytest.mark.parametrize(("host", "is_believed"), [("127.0.0.1", True), ("127.0.0.2", False)])
-async def test_authority_is_accepted_only_for_host_of_url(tmp_path: Path, host: str, *, is_believed: bool) -> None:
+@pytest.mark.parametrize(("host", "is_trusted"), [("127.0.0.1", True), ("127.0.0.2", False)])
+async def test_authority_is_accepted_only_for_host_of_url(tmp_path: Path, host: str, *, is_trusted: bool) -> None:
     authority, signed = signed_by_an_authority(tmp_path, host)
     async with (
         serving(ControlSettings(listen=LOOPBACK, certificate=signed), tmp_path) as (node, url),
         ControlClient(remote_node(url, tmp_path / "control.read.token", authority)) as client,
     ):
-        if is_believed:
+        if is_trusted:
             assert await client.view() == node.current
             return
         with pytest.raises(ControlError, match="is refused"):
@@ -160,7 +160,7 @@ async def test_unresolved_name_is_reported(tmp_path: Path, monkeypatch: pytest.M
 async def test_timeout_names_machine_or_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock, *, is_accepted: bool
 ) -> None:
-    """Without a connection the cause is on the way to the machine; with a connection it is the node."""
+    """Without a connection, the error names the machine and the network; with a connection, it names the node."""
     control_certificate(tmp_path, LOOPBACK)
     open_remote_access(tmp_path, ControlSettings(listen=LOOPBACK))
 
@@ -357,7 +357,7 @@ async def test_health_without_token_needs_open_health(tmp_path: Path, *, is_open
 
 
 def signed_by_an_authority(directory: Path, host: str) -> tuple[Path, Path]:
-    """Return the file of an authority's certificate, and a file with a certificate for `host` from it and the key."""
+    """Return two files: an authority's certificate, and a certificate for `host` signed by it with its key."""
     now, keys = datetime.now(UTC), [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in ("an authority", host)]
 

@@ -99,7 +99,7 @@ async def test_tcp_clients_do_not_use_places_of_local_user(tmp_path: Path) -> No
     async with serving(tmp_path, ControlLimits(remote_connections=1)) as (_, address):
 
         def fill_places() -> None:
-            # The first client holds the only TCP place: the second is refused, and the local socket stays usable.
+            # The first client uses the only TCP place: the second is refused, and the local socket stays usable.
             with Endpoint(address, shown) as first, Endpoint(address, shown) as second:
                 first.get("/v1/cluster")
                 with pytest.raises(ValueError, match="503"):

@@ -121,7 +121,7 @@ def test_advice_for_file_of_root_makes_it_readable(open_directory: Path, kind: s
 @needs_root
 @pytest.mark.parametrize("kind", ["storage", "place", "kraft"])
 def test_advice_for_state_of_root_makes_it_readable(open_directory: Path, kind: str) -> None:
-    """A command that root ran left its files in the directory of the user."""
+    """Given files of root in the user's directory, then each error has the command for one file."""
     path = open_directory / "state"
     if kind == "kraft":
         format_directory(kraft_settings(path), "AAAAAAAAAAAAAAAAAAAAAQ")
@@ -249,7 +249,7 @@ case "$*" in *is-active*) echo "$STATE"; [ "$STATE" = active ];; esac
 
 
 def run_script(tmp_path: Path, name: str, *arguments: str, state: str, marked: bool) -> tuple[list[str], bool]:
-    """Run a maintainer's script with stubs of its programs; return the calls, and if the mark exists afterwards."""
+    """Run a maintainer's script with stubs of its programs; return the calls, and True if the mark then exists."""
     stubs, mark, systemd, calls = (tmp_path / each for each in ("bin", "mark", "systemd", "calls"))
     stubs.mkdir(exist_ok=True)
     systemd.mkdir(exist_ok=True)

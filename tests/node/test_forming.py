@@ -176,7 +176,7 @@ async def test_refused_withdrawal_has_reason_without_alarm(tmp_path: Path, autoj
 async def test_refused_withdrawal_keeps_active_alarm(tmp_path: Path, autojump_clock: MockClock) -> None:
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
-        # Four nodes can create a farm of two, so two sets without a common node are possible.
+        # For a farm of two, four nodes allow two disjoint sets of founders.
         forming.members_changed(tuple(member(bytes([0] * 7 + [number]), FormationNotice()) for number in (2, 3, 4)))
         await trio.sleep(1)
         before = founder.alarm

@@ -324,8 +324,8 @@ async def test_answered_request_does_not_time_out(tmp_path: Path, mock_clock: tr
         nursery.cancel_scope.cancel()
 
 
-async def test_thousands_of_requests_do_not_starve_other_tasks(tmp_path: Path) -> None:
-    # Given a peer whose requests can all be answered immediately, and a task that always wants to run
+async def test_thousand_requests_do_not_starve_other_tasks(tmp_path: Path) -> None:
+    # Given a peer whose requests can all be answered immediately, and a task that is always ready to run
     host = Host(BOB, connection=ConnectionOptions(window=8))
     certificate = load_or_create_certificate(tmp_path)
     most = 0
@@ -341,7 +341,7 @@ async def test_thousands_of_requests_do_not_starve_other_tasks(tmp_path: Path) -
         port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
         dialed = await dialer().dial(PeerAddress("127.0.0.1", port, certificate.fingerprint), BOB)
         nursery.start_soon(take_turns)
-        # When a thousand of them arrive together
+        # When a thousand requests arrive together
         one = encode_request(RemoveServerRequest(entries=(LogEntry(0, ClusterServer(ALICE, None)),)))
         await dialed.stream.send_all(one * 1000)
         with trio.fail_after(60):

@@ -313,7 +313,7 @@ async def test_node_with_copied_state_directory_stops(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def restored_from_backup(directory: Path, network: MemoryNetwork) -> AsyncIterator[tuple[Farm, Group, Group]]:
-    """Run a seed, and a node with generation 4 whose peers have a record of generation 41. Yield both."""
+    """Run a farm, a seed, and a node with generation 4 whose peers have a record of generation 41; yield them."""
     async with running_farm(network) as farm:
         seed = await farm.start()
         identity = load_identity(directory)

@@ -58,7 +58,7 @@ def primaries(agents: list[Group]) -> set[bytes]:
 
 async def until_everywhere(manager: KeyManager) -> None:
     with trio.fail_after(60):
-        while not (await manager.list()).is_everywhere:  # noqa: ASYNC110 - what others hold has no event here
+        while not (await manager.list()).is_everywhere:  # noqa: ASYNC110 - keys of other members have no event here
             await trio.sleep(0.5)
 
 
@@ -190,7 +190,7 @@ async def test_isolated_member_catches_up_with_rotation() -> None:
         await manager.use(name, force=True)
         network.cut_off.clear()
         with trio.fail_after(30):
-            while len(primaries(agents)) > 1:  # noqa: ASYNC110 - the same
+            while len(primaries(agents)) > 1:  # noqa: ASYNC110 - keys of other members have no event here
                 await trio.sleep(0.1)
         await until_all_see_all(agents)
 
@@ -288,7 +288,7 @@ async def test_later_key_in_configuration_reaches_other_members(tmp_path: Path) 
         again = await farm.start(seed, state_directory=tmp_path, keyring=later, bind=address)
         await until_all_see_all([seed, again])
         with trio.fail_after(60):
-            while len(primaries([seed, again])) > 1:  # noqa: ASYNC110 - what others hold has no event here
+            while len(primaries([seed, again])) > 1:  # noqa: ASYNC110 - keys of other members have no event here
                 await trio.sleep(0.1)
         assert primaries([seed, again]) == {later.primary}
         assert name in {key_id(key).hex() for key in chain.merge(later).others}
@@ -386,7 +386,7 @@ async def test_stored_keys_of_another_farm_are_ignored(tmp_path: Path) -> None:
 
 
 def _damaged(content: bytes) -> dict[str, bytes]:
-    """Return damaged variants of a key file, as disks, editors and people cause them."""
+    """Return variants of a key file with the damage that disks, editors and people cause."""
     flipped = {f"byte {at} flipped": _flipped(content, at) for at in range(len(content))}
     return {**flipped, "empty": b"", "cut": content[:-3], "zeros": bytes(len(content)), "longer": content + b"\n"}
 

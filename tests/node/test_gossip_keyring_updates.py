@@ -1,6 +1,6 @@
 """Keyring updates are accepted only from permitted members and take effect once.
 
-No box is made for a member without permission, and only its recipient opens a box.
+A box is a keyring encrypted for one member. A member without permission gets none, and only its recipient opens it.
 """
 
 import os

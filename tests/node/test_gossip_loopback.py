@@ -104,7 +104,7 @@ class WithoutMulticastChoice(socket.socket):
     """A socket of an emulator that does not implement the choice of an interface for multicast."""
 
     def setsockopt(self, level: int, option: int, *value: Any) -> None:
-        """Refuse this option alone."""
+        """Refuse only the option IP_MULTICAST_IF."""
         if option == socket.IP_MULTICAST_IF:
             raise OSError(errno.ENOPROTOOPT, "Protocol not available")
         super().setsockopt(level, option, *value)

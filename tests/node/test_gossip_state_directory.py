@@ -152,7 +152,7 @@ def test_file_system_without_locks_is_named_as_reason(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("name", [IDENTITY_FILE, GENERATION_FILE, KEYS_FILE])
 def test_file_of_another_user_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """A command that root ran left its files in the directory of the node."""
+    """Given files of root in the node's directory, then the error names what to give to the node's user."""
     real = os.open
 
     def opened(path: Path, *rest: int, **more: int) -> int:

@@ -1,4 +1,4 @@
-"""Bounds on the effects of a sender without the key, and the stored peers of a node."""
+"""Bounds on the effects of unknown senders, and the stored peers of a node."""
 
 import os
 from pathlib import Path

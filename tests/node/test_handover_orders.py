@@ -35,7 +35,7 @@ FOLLOWING = RoleChanged(Role.FOLLOWER, TERM, 3)
 
 @dataclass
 class Server:
-    """Replaces a replica and its server: server 1 follows server 3, and a submission sets the role `later`."""
+    """A replica and its server in one object: server 1 follows server 3, and a submission sets the role `later`."""
 
     role: RoleChanged = FOLLOWING
     leads: bool = False
@@ -47,7 +47,7 @@ class Server:
 
     @property
     def server(self) -> "Server":
-        """This object, which replaces the server too."""
+        """Return this object, which is also the server."""
         return self
 
     async def submit(self, entry: bytes) -> SubmitAnswer:

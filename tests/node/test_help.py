@@ -1,4 +1,4 @@
-"""`garlicfarm help` finds every document, its sections, and commands, and every topic that messages name."""
+"""`garlicfarm help` finds each document with its sections, each command, and each topic that a message names."""
 
 import ast
 import io
@@ -27,7 +27,7 @@ def help_of(*words: str) -> tuple[int, str]:
 
 
 def messages(package: str) -> Iterator[tuple[Path, str]]:
-    """Yield every text of the modules that may name a document or topic. Only docstrings of commands count."""
+    """Yield each text that may name a document or topic; of the docstrings, only those of commands."""
     for path in sorted((ROOT / package).rglob("*.py")):
         source = path.read_text(encoding="utf-8")
         if not ("help" in source or "docs/" in source):

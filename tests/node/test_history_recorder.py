@@ -263,7 +263,7 @@ async def test_history_clock_back_keeps_recording(tmp_path: Path, autojump_clock
 
 
 def test_history_of_killed_process_is_complete(tmp_path: Path) -> None:
-    """A real process: the system has every written record at the kill."""
+    """The test kills a real process; the system then has every record written before the kill."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

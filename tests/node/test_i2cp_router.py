@@ -256,7 +256,7 @@ async def test_urgent_structure_is_sent_to_i2pd_repeatedly(monkeypatch: Patch, a
 
 
 async def test_structure_too_old_for_i2pd_is_not_repeated(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    """The router's clock is ten minutes ahead. The session waits: it must not try the repetition without end."""
+    """Given a router whose clock is ten minutes ahead, the session waits instead of repeating without end."""
     looks = 0
     still_good = MasterSession._still_good
 

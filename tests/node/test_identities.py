@@ -70,7 +70,7 @@ class Node:
     def __init__(
         self, number: int, farm_key: Path, out: frozenset[bytes] = frozenset(), *, by_gossip: bool = True
     ) -> None:
-        """Set identities recorded as evicted (`out`), and whether gossip carries keys (`by_gossip`)."""
+        """Create a node; `out`: identities recorded as evicted; `by_gossip`: gossip carries keys."""
         trace = EventLog(f"node-{number}", lambda: 0)
         self.keys = FarmKeys(farm_key, load_farm_key(farm_key))
         self.agent = FakeAgent(identity(number), self.keys.filed.key_ring)
@@ -146,7 +146,7 @@ async def test_key_needs_vouchers_of_majority_of_other_voters(farm_key: Path) ->
     assert (away.agent.keyring.primary, away.agent.keyring.era) == (content.key, 1)
 
 
-async def test_offers_of_evicted_node_are_never_accepted(farm_key: Path) -> None:
+async def test_offers_of_single_or_unknown_sponsor_are_rejected(farm_key: Path) -> None:
     away = Node(1, farm_key)
     for _ in range(20):
         await away.receive_offer(vouched(away, EraKey(1, 9, new_key()), 5))

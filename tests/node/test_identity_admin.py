@@ -1,4 +1,4 @@
-"""An eviction at the leader: the evicted server loses its vote first, and cannot get it back before the eviction."""
+"""Evictions at the leader: the server first loses its vote, and does not regain it before the eviction commits."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -134,7 +134,7 @@ class FakeLeader:
         return "node-1"
 
     async def read_barrier(self) -> int:
-        """Apply what the former leader has committed."""
+        """Apply the entries that the former leader has committed."""
         await trio.lowlevel.checkpoint()
         self.requested.append(("barrier", self.losing_vote))
         if self.learned is not None and (self.leads or self.learns_first):

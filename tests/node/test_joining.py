@@ -1,4 +1,4 @@
-"""Changes of members by the document's messages: AddServer, JoinCluster, log packs or a snapshot, LeaveCluster."""
+"""Member changes by messages of the protocol document: AddServer, JoinCluster, log packs, snapshot, LeaveCluster."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -44,7 +44,7 @@ async def group(
 
 
 async def client_as_server(servers: LoopbackGroup, nursery: trio.Nursery, server_id: int) -> GarlicFarmClient:
-    """Return a client that proves to be this server, without extensions."""
+    """Return a client without extensions that proves its identity as this server."""
     client = servers.client(offered=(), server_id=server_id)
     await nursery.start(client.run)
     return client
@@ -69,7 +69,7 @@ async def until_members(run: Run, *members: int) -> None:
 
 
 async def until_level(leader: Run) -> None:
-    """Wait until every member has the whole log, so that only new servers need a snapshot that replaces it."""
+    """Wait until each member has the whole log, so that only a new server will need the next snapshot."""
 
     def level() -> bool:
         raft = leader.server.describe().raft

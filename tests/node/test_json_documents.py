@@ -1,7 +1,7 @@
 """JSON documents of nodes and commands keep their keys, the order of the keys, and their bytes.
 
-`tests/vectors/operator-json.json` has whole documents if the values are fixed; otherwise the paths of the keys in
-order. A key may be added there, but never removed, moved or renamed.
+`tests/vectors/operator-json.json` has the complete document if its values are fixed, and otherwise the ordered paths
+of its keys. A key may be added there, but never removed, moved or renamed.
 """
 
 import json

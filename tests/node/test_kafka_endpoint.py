@@ -157,7 +157,7 @@ async def test_certificate_subject_is_the_user(tmp_path: Path) -> None:
             await connect(LOOPBACK, port, DialOptions(security=bare))
 
 
-async def test_certificate_reload_keeps_old_one_on_error(tmp_path: Path) -> None:
+async def test_reload_keeps_old_certificate_on_error(tmp_path: Path) -> None:
     stage, authority, other = stage_at(), Authority(tmp_path), Authority(tmp_path, "other")
     own, renewed = authority.certificate(LOOPBACK, days=(-1, 60)).path, other.certificate(LOOPBACK, days=(-1, 60)).path
 
@@ -189,7 +189,7 @@ async def test_certificate_reload_keeps_old_one_on_error(tmp_path: Path) -> None
         assert "others refuse it" in (stage.alarm(KAFKA_CERTIFICATE.kind) or "")
 
 
-async def test_trusted_certificate_is_served_with_alarm(tmp_path: Path) -> None:
+async def test_certificate_in_trusted_form_is_served_with_alarm(tmp_path: Path) -> None:
     stage, authority = stage_at(), Authority(tmp_path)
     own = authority.certificate(LOOPBACK, days=(-1, 60)).path
     own.write_text(own.read_text().replace(" CERTIFICATE-----", " TRUSTED CERTIFICATE-----"))

@@ -139,7 +139,7 @@ def test_list_readable_by_other_users_is_refused(tmp_path: Path) -> None:
         read_listed_users(path, by_certificate=False)
 
 
-async def test_list_reload_keeps_old_one_on_error(tmp_path: Path) -> None:
+async def test_reload_keeps_old_list_on_error(tmp_path: Path) -> None:
     alarms = Alarms(EventLog("node", lambda: 0))
     path = users_file(tmp_path, f"reader {WORD} submit\n")
     users = ListedUsers(path, read_listed_users(path, by_certificate=False), by_certificate=False)

@@ -126,7 +126,7 @@ async def test_removal_is_refused_while_voter_or_member_is_down(tmp_path: Path) 
         voters = (*stage.view.raft.voters, VoterView(9, "10.0.0.9:7669", "also stolen", evicted=True))
         stage.view = replace(stage.view, members=voters_down_and_dead, raft=replace(stage.view.raft, voters=voters))
         listing = await stage.admin.listing()
-        assert listing.absent == ("attic", "node-4", "node-5"), "a voter returns, a foreign node does not count"
+        assert listing.absent == ("attic", "node-4", "node-5"), "foreign and evicted nodes do not count"
         with pytest.raises(Refused, match="attic, node-4, node-5 are down") as refused:
             await stage.admin.remove(old, force=False)
         await stage.admin.check_removal(old, force=True)

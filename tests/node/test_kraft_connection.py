@@ -119,7 +119,7 @@ async def reply_to_other_request(frames: FrameStream) -> None:
 
 
 async def never_reply(frames: FrameStream) -> None:
-    """Receive the request without a reply."""
+    """Receive the request, and never reply."""
     await frames.receive()
     await trio.sleep_forever()
 
@@ -176,7 +176,7 @@ async def test_error_within_block_is_raised_ungrouped() -> None:
                 await connection.ask(REQUEST)
 
 
-async def test_late_reply_ends_connection(autojump_clock: trio.testing.MockClock) -> None:
+async def test_missing_reply_ends_connection_after_timeout(autojump_clock: trio.testing.MockClock) -> None:
     hold_for_sockets(autojump_clock)
 
     async def at_first_only(frames: FrameStream) -> None:

@@ -391,7 +391,7 @@ def test_random_group_replies_once_and_ends_when_idle(seed: int) -> None:
 
 
 def _act(random: Random, story: Story, requested: list[int]) -> None:
-    """Let a member or an outsider send a random request, mostly valid."""
+    """Send a random request, usually a valid one, for a member or an outsider."""
     name = random.choice("abcdef")
     is_static = name in "ef"
     known = story.group._instances.get(name, "") if is_static else name

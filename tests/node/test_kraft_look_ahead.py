@@ -128,7 +128,7 @@ async def connected(service: Service) -> AsyncIterator[tuple[Client, KafkaListen
 
 
 async def farm_group() -> tuple[Stage, FarmGroupOffsets, GroupService]:
-    """Return consumer groups whose offsets are entries of a farm's log."""
+    """Return a stage, and consumer groups whose offsets are entries of its log."""
     stage = stage_at()
     for number in range(100):
         await stage.append(b'{"note": %d}' % number)

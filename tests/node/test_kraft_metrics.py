@@ -40,7 +40,7 @@ OF_THE_KIP = (
     "append-records-rate",
     "poll-idle-ratio-avg",
 )
-"""The metrics in the order of the KIP's table. A row of the table lists an average and a maximum."""
+"""The metrics in the order of the KIP's table. One row of the table lists both an average and a maximum."""
 
 
 class Clock:
@@ -65,7 +65,7 @@ class Measured:
         self.found = QuorumMeasurements(self.clock)
 
     def at(self, now_s: float, *effects: Effect) -> None:
-        """Take the effects of the core's step at this second."""
+        """Measure the effects of a core's step at this second."""
         self.clock.now_s = 100.0 + now_s
         self.found.take(effects)
 
@@ -154,7 +154,7 @@ def test_poll_idle_ratio_is_share_of_waiting_time() -> None:
 
 
 def test_sleeping_event_loop_is_idle() -> None:
-    """Uses the real clock: a mock clock does not advance while the loop waits."""
+    """The test uses the real clock, because a mock clock does not advance while the loop waits."""
 
     async def run() -> float:
         idle = PollIdle()
@@ -193,7 +193,7 @@ def described(of: Role, voters: tuple[Server, ...]) -> RaftDescription:
 
 
 def test_figures_match_raft_description() -> None:
-    """Includes a voter with an unknown address, and a server without a vote."""
+    """The cases include a voter with an unknown address, and a server without a vote."""
     one, two, three = (Server(ReplicaKey(number), where) for number, where in ((1, ""), (2, ""), (3, "127.0.0.1:1")))
     names = QuorumNames(ReplicaKey(1), (), Configuration((one, two, three)))
     measured = Measured()

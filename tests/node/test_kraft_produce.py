@@ -1,4 +1,4 @@
-"""Producers write to a topic of one partition: exactly once, or refused with a clear error."""
+"""Records of producers for a topic of one partition: stored exactly once, or refused with an error."""
 
 import sys
 

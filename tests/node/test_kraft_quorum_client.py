@@ -1,6 +1,6 @@
 """A quorum client: it finds the leader from any server, and reads the log across leaders and snapshots.
 
-Brokers, the servers that clients connect to, use `MemoryTopic`: as a farm's listeners, or as Kafka's brokers would.
+The brokers of these tests serve a `MemoryTopic`, like the listener of a farm or a broker of Kafka.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -299,7 +299,7 @@ async def test_broker_reader_follows_log() -> None:
 async def test_uncommitted_records_are_fetched_with_pauses(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kafka's controller returns uncommitted records immediately."""
+    """Kafka's controller returns uncommitted records immediately, so the client pauses between fetches."""
     fetches: list[int] = []
 
     async def fetched(*_: object) -> FetchResponsePartition:

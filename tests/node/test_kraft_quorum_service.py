@@ -1,4 +1,4 @@
-"""Requests of replicas to a server over the wire, and the distinction of their Fetch from a consumer's."""
+"""Requests of replicas to a server over the wire, and the separation of their fetches from consumers' fetches."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -137,7 +137,7 @@ async def test_unknown_caller_is_refused_before_server(request_: core.Request) -
 
 
 @pytest.mark.parametrize("cluster_id", [None, "another"])
-async def test_cluster_id_is_judged_by_core(cluster_id: str | None) -> None:
+async def test_cluster_id_is_checked_by_core(cluster_id: str | None) -> None:
     def answer(request: core.Request) -> core.Reply:
         assert isinstance(request, core.Fetch)
         assert request.cluster_id == cluster_id
@@ -187,7 +187,7 @@ class Consumers:
         self._also = also
 
     def apis(self) -> Mapping[int, ServedApi]:
-        """Return Fetch and the APIs of the constructor."""
+        """Return Fetch and the APIs given to the constructor."""
         return {key: ServedApi(4, 11, self.answer) for key in (ApiKey.FETCH, *self._also)}
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
@@ -201,7 +201,7 @@ class Consumers:
 
 
 @pytest.mark.parametrize("in_structure", [True, False], ids=["from-version-15", "before"])
-async def test_fetch_with_replica_id_in_either_field_is_a_replicas(*, in_structure: bool) -> None:
+async def test_fetch_with_replica_id_in_either_field_is_replica_fetch(*, in_structure: bool) -> None:
     receiver = ScriptedReceiver(
         lambda request: core.FetchReply(term=3, leader=ONE, commit=4, correlation=request.correlation)
     )

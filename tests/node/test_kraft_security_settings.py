@@ -41,7 +41,7 @@ def test_security_settings_are_separated_by_name() -> None:
 
 
 def test_listener_is_plaintext_by_default() -> None:
-    """Also with the usual entries in Kafka's protocol map."""
+    """The usual entries in Kafka's protocol map do not change this."""
     for text in ("", "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL"):
         security = server_security({"listener.security.protocol.map": text}, "CONTROLLER", None)
         assert (security.listener.tls, security.listener.credentials, security.client.login) == (None, None, None)

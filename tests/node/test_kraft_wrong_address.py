@@ -1,4 +1,4 @@
-"""A KRaft voter with a wrong advertised address: the log does not record it. A recorded one does not stop elections."""
+"""Wrong advertised addresses of KRaft voters: the log does not record them; recorded ones do not stop elections."""
 
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -97,7 +97,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_wrong_address_of_follower_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server with the wrong setting reports it."""
+    """The server with the wrong setting reports the refusal."""
     settings, refused = formatted(tmp_path, 3, dynamic=True), list[AddressRefused]()
     with wrong_places(settings) as wrong:
         async with opened(settings, monkeypatch, refused) as quorum:
@@ -137,7 +137,7 @@ async def test_wrong_address_of_leader_is_not_recorded(
 async def test_majority_elects_despite_wrong_record(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_corrected: bool
 ) -> None:
-    """The record of an older version, or of a Kafka controller, names a wrong place; then the leader is stopped."""
+    """Given a wrong record (of an older version or Kafka's controller), when the leader stops, then others elect."""
     settings = formatted(tmp_path, 3, dynamic=True)
     with wrong_places(settings) as wrong:
         async with opened(settings, monkeypatch) as quorum:

@@ -28,7 +28,7 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: leaf\r\n\r\n"
 
 @dataclass
 class Stage:
-    """One leaf with the end of its node's process, and a client of the bridge."""
+    """One leaf, the exit event of its node's process, and a client of the bridge."""
 
     leaf: bytes
     exited: trio.Event
@@ -57,7 +57,7 @@ class Stage:
                 await trio.sleep(0.01)
 
     async def get_until_down(self) -> None:
-        """Request the page until that raises an error. A request at the end of the leaf may lack its reply."""
+        """Request the page until a request fails. A request during the end of the leaf may not get a reply."""
         while True:
             with trio.move_on_after(1):
                 await self.get(timeout_s=0.2)

@@ -1,4 +1,4 @@
-"""The mailbox of the owner: its two lanes, the batches of proposals, and the table of calls."""
+"""The mailbox of a server's owner: its two lanes, the batches of proposals, and the table of calls."""
 
 import pytest
 import trio
@@ -65,7 +65,7 @@ async def test_reply_counts_although_server_stops_before_delivery() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(change)
         await trio.testing.wait_all_tasks_blocked()
-        # as when the change removes the server that received the request
+        # for example, because the change removes the server that received the request
         committed = ConfigurationResolved(change_id=numbers[0], outcome=ChangeOutcome.COMMITTED)
         calls.answer(numbers[0], committed)
         calls.end()

@@ -206,7 +206,7 @@ async def test_reads_are_linearizable_across_leadership_transfer(group: Group, a
 
 
 def parts_of(path: Path, number: int, storage_options: consensus.StorageOptions | None = None) -> consensus.ServerParts:
-    """Return a server whose followers would fetch."""
+    """Return the parts of a server whose followers fetch."""
     return consensus.ServerParts(
         path=path,
         server_id=number,
@@ -232,7 +232,7 @@ async def test_directory_serves_one_server_at_a_time(tmp_path: Path) -> None:
 
 
 async def test_fetching_followers_need_snapshots_with_configuration(tmp_path: Path) -> None:
-    """With a snapshot without configuration, they would keep their old one, and count its majorities."""
+    """From a snapshot without configuration, followers would keep their old one, and count its majorities."""
     plain = consensus.StorageOptions(snapshot_form=PLAIN)
     with pytest.raises(ValueError, match="do not contain the configuration"):
         async with consensus.open_server(parts_of(tmp_path, 1, plain)):

@@ -161,7 +161,7 @@ async def test_removal_below_minimum_is_refused_before_log(node: CommandNode) ->
     assert (status, code) == (409, "too-few-voters")
     assert "first run `garlicfarm invite new`" in text
     assert len(node.stage.log) == before
-    # When the next server is a learner, which gets a vote only after the removal
+    # Given a learner, which gets a vote before the removed server leaves
     learner = VoterView(4, "tcp://x:1", "node-4")
     node.view = replace(node.view, raft=replace(node.view.raft, learners=(learner,)))
     text = await node.grant({"removal": {"server": "node-3", "removed": True}})

@@ -26,7 +26,7 @@ EVICTION = OrderLevel("eviction", LOST, EVICTION_LEVEL, is_eviction=True)
 
 
 class OldFarm(FakeLeader):
-    """Four voters at the first level; servers 2 and 3 support more, and `running` has the others that run."""
+    """Four voters at the first level; servers 2 and 3 support more; `running`: running servers except this one."""
 
     def __init__(self, running: Collection[int], level: int | None = FIRST_LEVEL, *, leads: bool = True) -> None:
         super().__init__(leads=leads)
@@ -45,7 +45,7 @@ class OldFarm(FakeLeader):
 
 
 @pytest.mark.parametrize("level", [FIRST_LEVEL, None])
-async def test_lost_voter_does_not_prevent_level_of_its_removal(level: int | None) -> None:
+async def test_removal_of_lost_voter_raises_level(level: int | None) -> None:
     stage = OldFarm({2, 3}, level)
     await reach_level(stage.farm, REMOVAL)
     assert stage.state.level == EVICTION_LEVEL
@@ -103,7 +103,7 @@ async def _approve_successor(stage: OldFarm, route: Route[Any]) -> Any:
 
 @pytest.mark.parametrize("route", [NODES_APPROVE, NODES_APPROVE_CHECK])
 async def test_running_old_voter_is_not_replaced(route: Route[Any]) -> None:
-    """Gossip misses node-4, and the leader reaches it as a Raft server."""
+    """Given an old node-4 without gossip contact, when Raft reaches it, then it counts as running."""
     stage = OldFarm({2, 3, LOST})
     stage.farm = replace(stage.farm, in_contact=lambda *_: False)
     with pytest.raises(Refused, match=r"this approval needs feature level 2.*node-4 runs"):
@@ -115,7 +115,7 @@ async def test_check_permits_replacement_of_lost_old_voter() -> None:
     assert isinstance(await _approve_successor(OldFarm({2, 3}), NODES_APPROVE_CHECK), CheckedAnswer)
 
 
-async def test_hostile_voter_does_not_prevent_level_of_eviction() -> None:
+async def test_eviction_of_running_old_voter_raises_level() -> None:
     stage = OldFarm({2, 3, LOST})
     await reach_level(stage.farm, EVICTION)
     assert stage.state.level == EVICTION_LEVEL

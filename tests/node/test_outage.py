@@ -40,7 +40,7 @@ def structures(stage: Stage) -> list[MetaLeaseSet]:
 
 
 async def stage_of_other(period_ms: int = PERIOD_MS) -> Stage:
-    """Return a stage where server 2 leads, is preferred and has published; this node may be the next one."""
+    """Return a stage where server 2 leads, is preferred and has published; this node is the next candidate."""
     stage = Stage(period_ms=period_ms)
     stage.lead(OTHER)
     await stage.append_record(Clock(NOW_MS + now_ms(), OTHER, period_ms))

@@ -245,7 +245,7 @@ OUTPUT = (
     "Console(",
     "Handler(",
 )
-"""A source without these is not parsed: no call in it prints."""
+"""A source without any of these texts is not parsed, because no call in it prints."""
 
 
 def called(node: ast.Call) -> str:
@@ -269,7 +269,7 @@ def test_print_is_called_only_in_escaping_modules(package: str) -> None:
             handles = call.endswith((".StreamHandler", ".FileHandler")) and name != "bridge/cli/node_log.py"
             if writes or handles or (draws and name not in DRAWS):
                 found.append(f"{name}:{node.lineno} {call}")
-    assert not found, "these print foreign text as it came:\n" + "\n".join(found)
+    assert not found, "these calls print foreign text without escaping:\n" + "\n".join(found)
 
 
 def test_live_view_text_is_created_only_by_layout() -> None:

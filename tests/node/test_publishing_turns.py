@@ -78,10 +78,7 @@ async def test_failure_of_replaced_router_is_dropped_after_pause(autojump_clock:
 
 
 def _rival(sequence: int, *, able: bool = True, lag_ms: int = 900) -> Report:
-    """Return a report of server 2, with a lower score than this node's if its lag is high.
-
-    Server 2 is chosen only if this node is unable to publish.
-    """
+    """Return a report of server 2, with a lower score than this node's if its lag is high."""
     report = rival_report(sequence)
     [part] = report.masters
     part = replace(part, publish_config=PublishConfig.AUTO if able else PublishConfig.OFF)
@@ -92,7 +89,7 @@ def _rival(sequence: int, *, able: bool = True, lag_ms: int = 900) -> Report:
 async def on_duty_with_rival(
     stage: Stage, *, able: bool = True, better_after: int | None = None
 ) -> AsyncIterator[None]:
-    """Run the node while another server reports in each period, with a higher score after some reports."""
+    """Run the node while server 2 reports in each period, with a lower score until report `better_after`."""
 
     async def report() -> None:
         sequence = 0
@@ -158,7 +155,7 @@ async def test_alarm_of_former_publisher_ends_without_another_turn(autojump_cloc
 async def test_alarm_remains_without_another_publisher(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The router refuses and then ends, so that no node is able to publish."""
+    """The router refuses and then stops, so that no node is able to publish."""
     longest_s = 2 * AWAY_FIRST_S
     monkeypatch.setattr(publishing, "AWAY_LONGEST_S", longest_s)
     stage = Stage()
@@ -184,7 +181,7 @@ async def test_sole_able_node_keeps_publishing(autojump_clock: MockClock) -> Non
     stage = Stage()
     stage.router.refusal = "no tunnels"
     async with on_duty_with_rival(stage, able=False):
-        # The pause between two attempts is the longest one after 75 s.
+        # After 75 s, the pause between two attempts has its maximum.
         await trio.sleep(150)
         assert publisher(stage) == OWN
         stage.router.refusal = None
@@ -258,7 +255,7 @@ async def test_i2pd_configured_as_java_cannot_publish(
 
 
 async def test_i2pd_with_own_version_can_publish(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
-    """Present versions repeat the version of the node, later ones may not."""
+    """Present versions of i2pd repeat the version of the node; later versions may not."""
     key = new_master_key().as_signing_key()
     fake = FakeRouter(is_i2pd=True, own_version="0.9.70")
     async with i2cp_stage.stage(monkeypatch, autojump_clock, fake, key) as on:

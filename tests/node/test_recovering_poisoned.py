@@ -43,12 +43,12 @@ LAST_TERM = MAX_NUMBER - 1
 
 
 def own(record: Level | Clock | Publication | Report | KeyReplacement) -> bytes:
-    """Return an entry signed by server 1, which the farm acts on."""
+    """Return an entry signed by server 1, so that the farm accepts it."""
     return signed(record, FIRST, FOUNDING.cluster_id)
 
 
 LEVELS = tuple(own(Level(number, "9.9.9")) for number in range(2, SUPPORTED_LEVEL + 2))
-"""The last level is the first unsupported one."""
+"""The levels from 2 to the first unsupported one."""
 
 
 def bad_directory(path: Path, *entries: bytes, term: int = 2) -> Path:

@@ -192,7 +192,7 @@ async def test_client_refuses_certificate_of_other_farm(tmp_path: Path) -> None:
         assert "another program listens at its address" in alarm.text
         assert "do not switch the check off" in alarm.action
         assert found.alice.metrics.counts[Fault.WRONG_CERTIFICATE] >= 1
-        # The refused side reports it too, although it received not even the first request.
+        # The refused side also reports the refusal, although it did not receive a request.
         await found.until(lambda: found.bob.events)
         assert "may not accept this node's certificate" in str(found.bob.events[0].data)
         assert found.bob.metrics.counts[Fault.DISTRUSTED] >= 1

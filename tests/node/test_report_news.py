@@ -107,7 +107,7 @@ def test_leaf_that_changes_often_has_few_events() -> None:
 
 
 def test_late_event_of_leaf_has_times_of_its_change() -> None:
-    """The fifth change, after 40 s, lasts. Its event is due after 600 s."""
+    """Given a lasting fifth change after 40 s, then its event after 600 s has the times of the change."""
     health, events = LeafHealth(), []
     for at_s in range(0, 1_000, 10):
         faults = (LeafFault.SERVICE,) if at_s in {10, 30} else (LeafFault.ROUTER,) if at_s < 40 else ()

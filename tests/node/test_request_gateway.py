@@ -51,7 +51,7 @@ class Server:
     late: list[Callable[[ProposalResolved], None]] | None = None
 
     def submit(self, commands: tuple[bytes, ...], on_reply: Callable[[ProposalResolved], None]) -> Proposal:
-        """Reply with the chosen answer or error, or later."""
+        """Reply with the chosen answer or error, now or later."""
         self.proposed.append(commands)
         if self.error is not None:
             raise self.error

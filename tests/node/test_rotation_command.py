@@ -166,7 +166,7 @@ async def test_concurrent_rotations_end_with_one_key() -> None:
             another("use")
         return await real()
 
-    farm.listing = listing  # type: ignore[method-assign] # another operator changes the keys between our questions
+    farm.listing = listing  # type: ignore[method-assign] # another operator changes the keys between our requests
     with pytest.raises(RotationError, match="another rotation at the same time chose key"):
         await client.rotate()
     assert "remove" not in farm.steps

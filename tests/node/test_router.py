@@ -260,10 +260,7 @@ async def test_router_status_has_host_figures_only(tmp_path: Path) -> None:
 async def test_publication_time_is_checked_like_a_router_does(
     tmp_path: Path, published_s: int, end_s: int, reason: str | None
 ) -> None:
-    """After 30,000 publications, the published second was once 8 hours ahead.
-
-    The file router accepted it, but a floodfill would have refused it.
-    """
+    """The file router refuses a published second that a floodfill would refuse."""
     master, router = new_master_key(demo=True), file_router(tmp_path)
     offered = encode(master.as_signing_key().sign(published_s, (MetaLease(LEAF.hash, cost=0, ends_s=end_s),)))
     if reason is None:

@@ -190,7 +190,7 @@ def test_leaf_checks_name_their_faults(tmp_path: Path) -> None:
 
 
 def test_closed_ports_of_running_router_have_own_causes(tmp_path: Path) -> None:
-    """The status interface answers, so the router runs; or another program has the port of SAM."""
+    """If the status interface replies, or another program has the port of SAM, the router is not the cause."""
     write_private_file(tmp_path / "word", "word\n")
     closed = Link("127.0.0.1", 1)
     with behind_ports(FakeRouter(garbage=b"220 mail.example ESMTP\r\n"), FakeControl()) as (other_port, control_port):
@@ -210,7 +210,7 @@ def test_closed_ports_of_running_router_have_own_causes(tmp_path: Path) -> None:
 
 
 def test_stopped_router_is_one_problem(tmp_path: Path) -> None:
-    """The router is the cause of its failed services and leaves; an unresponsive service of a leaf has its own line."""
+    """The router is the cause of its failed services and leaves, but not of a leaf's unresponsive service."""
     write_private_file(tmp_path / "word", "word\n")
     closed = Link("127.0.0.1", 1)
     settings = I2cpRouterSettings(

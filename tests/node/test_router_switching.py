@@ -1,4 +1,4 @@
-"""`router detect` and `init` switch services of i2pd on, restart it, and put its configuration back if that fails."""
+"""`router detect` and `init` switch on services of i2pd, restart it, and restore its configuration after a failure."""
 
 import dataclasses
 import os
@@ -135,14 +135,14 @@ def test_password_of_stopped_i2pd_is_reported_as_readable(files: RouterFiles, no
     assert stat.S_IMODE(files.path(CONF).stat().st_mode) == 0o644
 
 
-def test_declined_question_leaves_all_files(files: RouterFiles, node: Path, restarts: list[tuple[str, ...]]) -> None:
+def test_declined_question_changes_no_file(files: RouterFiles, node: Path, restarts: list[tuple[str, ...]]) -> None:
     done = detect(node, answer="n\n")
     assert (done.exit_code, restarts, node.read_text()) == (1, [], 'name = "site-a"\n')
     assert files.path(CONF).read_text() == I2PD_CONF
     assert not files.path(COPY).exists()
 
 
-def test_failed_restart_puts_the_file_back(files: RouterFiles, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_restart_restores_the_file(files: RouterFiles, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attaching, "systemctl_problem", lambda *_: "")
     mode = stat.S_IMODE(files.path(CONF).stat().st_mode)
     done = detect(node, "--yes")
@@ -157,13 +157,13 @@ def test_failed_restart_puts_the_file_back(files: RouterFiles, node: Path, monke
 def test_kill_before_restart_is_repaired_by_repetition(
     files: RouterFiles, node: Path, restarts: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given a command that ended between the change of the file and the restart
+    # Given a command that was killed between the change of the file and the restart
     switch = plan_switch(files.machine(), found(files))
     assert switch is not None
     switch.write()
     changed = files.path(CONF).read_bytes()
     assert plan_switch(files.machine(), found(files)) is None
-    # When it is repeated, then its question includes the restart, and a failure keeps the file.
+    # When the command is repeated, then its question includes the restart, and a failure keeps the file.
     with monkeypatch.context() as failing:
         failing.setattr(attaching, "systemctl_problem", lambda *_: "")
         done = detect(node, "--yes")
@@ -174,7 +174,7 @@ def test_kill_before_restart_is_repaired_by_repetition(
     assert "[[leaf]]" in node.read_text()
 
 
-def test_switching_without_systemd_leaves_restart(
+def test_switching_without_systemd_prints_restart_command(
     files: RouterFiles, node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attaching, "is_managed", lambda: False)
@@ -279,7 +279,7 @@ def test_interrupted_question_ends_init_until_repeated(
     with monkeypatch.context() as typed:
         typed.setattr("click.termui.visible_prompt_func", interrupt_last)
         typed.setattr("sys.argv", line)
-        # Then the command ends each time, and does not count it as a no
+        # Then the command ends each time, and does not treat the key as a no
         for attached in (0, 1):
             with pytest.raises(SystemExit) as ended:
                 main.main()
@@ -294,7 +294,7 @@ def test_interrupted_question_ends_init_until_repeated(
     assert files.path(COPY).read_text() == I2PD_CONF
 
 
-def test_init_without_answer_continues_without_router(
+def test_init_with_declined_router_continues_without_it(
     garlicfarm: Callable[..., Result], files: RouterFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attaching, "has_user", lambda: True)

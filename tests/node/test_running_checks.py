@@ -82,7 +82,7 @@ def test_publishing_check_has_choice_score_and_action(
 
 
 def test_reported_leaf_without_router_has_own_remedy() -> None:
-    """`doctor` may not print a line `router`, or its router may have started after the report."""
+    """The output may lack the line `router`, or the router may have started after the report."""
     view = healthy()
     lost = ConditionView(LeafFault.ROUTER.value, holds=False, since_ms=5_000, failures=1, last_error="refused")
     reports = tuple(

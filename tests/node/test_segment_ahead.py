@@ -1,6 +1,6 @@
-"""Preparation of the log's next segment: its file is filled with zeros before the first write needs it.
+"""Preparation of the log's next segment: its file, the spare, is filled with zeros before it is needed.
 
-So a group of entries that begins a new segment does not also write the zeros.
+Therefore a group of entries that begins a new segment does not also write the zeros.
 """
 
 import errno

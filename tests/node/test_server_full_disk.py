@@ -32,7 +32,7 @@ def append(after: int, *entries: Entry, commit: int = 0, correlation: int = 1) -
 
 
 async def blocked_follower(nursery: trio.Nursery, disk: MemoryDisk) -> Node:
-    """Start a follower with two durable entries, the first of them committed, that waits for space for two more."""
+    """Start a follower with two durable entries, one of them committed, that waits for space for two more."""
     node = build(ONE, MemoryNetwork(), disk, count=3)
     await nursery.start(node.server.run)
     stored = await request(node, TWO, append(0, LARGE, LARGE, commit=1))

@@ -1,4 +1,4 @@
-"""Turns of the owner: the task that brings an event takes the turn immediately, and turns never overlap."""
+"""Turns of the server's owner: the task that delivers an event also processes it, and turns never overlap."""
 
 from random import Random
 
@@ -36,7 +36,7 @@ class CountingCore(Raft):
     deepest: int = 0
 
     def step(self, event: Event, now: int) -> list[Effect]:
-        """Take one event, or fail."""
+        """Process one event, or fail as configured."""
         self.depth += 1
         self.deepest = max(self.deepest, self.depth)
         try:
@@ -92,7 +92,7 @@ async def test_server_continues_after_failing_callbacks(
         assert (await server.propose((b"another",))).outcome is Outcome.COMMITTED
         assert await server.read_barrier() == server.applied_index
         nursery.cancel_scope.cancel()
-    # The observer of two role changes, the transport's connections at the start, and the four callbacks.
+    # Failures: the observer at two role changes, the transport's `connect` at the start, and four callbacks.
     assert caplog.text.count("RuntimeError: a callback fails") >= 6
 
 
@@ -228,7 +228,7 @@ async def test_core_failing_in_snapshot_by_age_raises_one_error(autojump_clock: 
         await server.run()
 
 
-async def test_single_client_takes_turn_and_crowd_shares_one(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_single_client_takes_turn_but_many_share_one(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     server, _ = make_server()
     await nursery.start(server.run)
     await until(lambda: server.role.role is Role.LEADER)

@@ -104,7 +104,7 @@ class _OldestTen(KeptEntries):
 async def test_snapshot_may_cover_fewer_entries_than_applied(tmp_path: Path) -> None:
     """The log keeps every later entry, and the next run applies them after the snapshot."""
 
-    async def one_life(generation: int, machine: KeptEntries, commands: int) -> None:
+    async def one_generation(generation: int, machine: KeptEntries, commands: int) -> None:
         async with one_run(tmp_path / "raft", generation, machine, lambda: 10) as server:
             await server.wait_applied(await fill(server, commands))
             taken = await server.take_snapshot()
@@ -114,8 +114,8 @@ async def test_snapshot_may_cover_fewer_entries_than_applied(tmp_path: Path) -> 
             assert snapshot.last.index == 10
 
     first, second = _OldestTen(), _OldestTen()
-    await one_life(1, first, 30)
-    await one_life(2, second, 1)
+    await one_generation(1, first, 30)
+    await one_generation(2, second, 1)
     assert second.restored == [10]
     assert second.entries[: len(first.entries)] == first.entries
 
@@ -145,7 +145,7 @@ async def test_snapshot_by_age_needs_new_entries(autojump_clock: MockClock, nurs
     assert node.server.describe().snapshots_taken == 1
 
 
-async def test_snapshot_checks_rest_without_new_entries(
+async def test_snapshot_checks_pause_without_new_entries(
     autojump_clock: MockClock, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checks = 0

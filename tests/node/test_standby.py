@@ -100,7 +100,7 @@ async def beside_publisher(stage: Stage) -> AsyncIterator[Others]:
 
 
 def own_part(stage: Stage) -> MetaStatus:
-    """Return this node's part in the master, in its last report."""
+    """Return the part of this node's last report about the master."""
     [part] = stage.applied_state.state.servers[1].report.masters
     return part
 
@@ -115,7 +115,7 @@ async def test_next_candidate_is_ready_after_some_periods(autojump_clock: MockCl
         assert own_part(stage).standby
 
 
-async def test_standby_is_not_taken_for_a_publisher(autojump_clock: MockClock) -> None:
+async def test_standby_neither_publishes_nor_reports_publishing(autojump_clock: MockClock) -> None:
     stage = Stage()
     async with beside_publisher(stage):
         await trio.sleep(60)
@@ -127,7 +127,7 @@ async def test_standby_is_not_taken_for_a_publisher(autojump_clock: MockClock) -
 
 
 async def test_standby_gets_each_newer_structure(autojump_clock: MockClock) -> None:
-    """The first structure of a new publisher is urgent: the router of this publisher may have to build tunnels."""
+    """The first structure of a new publisher is urgent, because the publisher's router may still build tunnels."""
     stage = Stage()
     async with beside_publisher(stage) as others:
         await trio.sleep(STEADY_S)
@@ -181,7 +181,7 @@ async def test_standby_takes_over_with_its_session(autojump_clock: MockClock) ->
         assert (part.publishing, part.standby) == (True, False)
 
 
-async def test_brief_lead_of_another_does_not_end_standby(autojump_clock: MockClock) -> None:
+async def test_briefly_better_candidate_does_not_end_standby(autojump_clock: MockClock) -> None:
     stage = Stage()
     async with beside_publisher(stage) as others:
         await trio.sleep(STEADY_S)
@@ -196,7 +196,7 @@ async def test_brief_lead_of_another_does_not_end_standby(autojump_clock: MockCl
         assert own_part(stage).standby
 
 
-async def test_deposed_publisher_becomes_standby_in_session(autojump_clock: MockClock) -> None:
+async def test_deposed_publisher_becomes_standby_in_same_session(autojump_clock: MockClock) -> None:
     stage = Stage()
     async with on_duty(stage):
         await trio.sleep(6)
@@ -224,7 +224,7 @@ async def test_node_that_is_no_longer_standby_ends_session(autojump_clock: MockC
 
 
 async def test_session_ends_with_last_valid_structure(autojump_clock: MockClock) -> None:
-    """An evicted node receives no entry, so its state names it as the standby permanently."""
+    """An evicted node does not receive entries, so its state names it as the standby permanently."""
     stage = Stage()
     async with beside_publisher(stage) as others:
         await trio.sleep(STEADY_S)

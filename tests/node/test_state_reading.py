@@ -87,7 +87,7 @@ async def compacted_directory(path: Path, covered: int) -> Path:
 
 
 def check(found_there: FarmOnDisk) -> None:
-    """Check that it is the farm of ENTRIES."""
+    """Check that `found_there` is the farm of ENTRIES."""
     assert (found_there.node_id, found_there.founding, found_there.configuration) == (A, FOUNDING, GROWN)
     assert found_there.last == LogId(5, 2)
     assert found_there.period_ms == 2_000 != FarmTuning().period_ms

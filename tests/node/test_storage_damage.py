@@ -52,7 +52,7 @@ def log_of(count: int, per_group: int = 1, size: int = 100) -> CrashDisk:
 
 
 def record_at(index: int, size: int = 100, per_group: int = 1) -> int:
-    """Return the place of the record whose group begins with the entry at `index`."""
+    """Return the offset of the record whose group begins with the entry at `index`."""
     entry_bytes = ENTRY_HEAD.size + size
     return SEGMENT_HEADER_BYTES + (index - 1) // per_group * (RECORD_HEADER_BYTES + per_group * entry_bytes)
 
@@ -221,7 +221,7 @@ def test_generation_is_stored_when_opened() -> None:
 
 
 def test_truncated_entries_do_not_return_after_overwrite() -> None:
-    """The new record has the length of the old one, so that erased successors would fit after it."""
+    """The new record has the length of the old one, so the old records after it would still fit."""
     for seed in range(30):
         random = Random(seed)
         disk = log_of(10)
@@ -244,7 +244,7 @@ def test_truncated_entries_do_not_return_after_overwrite() -> None:
 
 
 def test_truncation_within_group_keeps_earlier_entries() -> None:
-    """The earlier entries may be acknowledged, so the group cannot be replaced."""
+    """The group's earlier entries may be acknowledged, so storage cannot overwrite the group."""
     old = tuple(command(n) for n in range(1, 11))
     new = (Entry.command(2, command(8).data), Entry.command(2, command(9).data))
     for seed in range(60):
@@ -261,7 +261,7 @@ def test_truncation_within_group_keeps_earlier_entries() -> None:
 
 
 def test_truncation_finished_by_recovery_is_durable() -> None:
-    """The cut ends with the segment: no operation erases bytes after it, so no other operation would sync it."""
+    """The cut record fills the segment. No operation erases bytes after it, so recovery itself must sync it."""
     for seed in range(20):
         # given a segment with room after the last group for exactly one cut record
         disk = CrashDisk()

@@ -70,7 +70,7 @@ def test_restart_recovers_hard_state_and_several_segments(tmp_path: Path) -> Non
 
 @each_case("vote", [2, 2**40, "peer-2", ReplicaKey(2), ReplicaKey(2, bytes(range(16)))], ids=repr)
 def test_restart_recovers_vote_for_any_kind_of_id(tmp_path: Path, vote: ServerId) -> None:
-    """Also a shorter vote after a longer one, whose remaining bytes in the slot are not read."""
+    """If a shorter vote follows a longer vote, the remaining bytes in the slot are ignored."""
     for generation, voted_for in enumerate((vote, "x", None, vote, 3, vote), start=1):
         directory, recovery = open_directory(tmp_path / "raft", NODE, generation, SMALL)
         write(directory, recovery, Persist(number=1, hard_state=HardState(generation, voted_for)))
@@ -149,7 +149,7 @@ def test_missing_hard_state_file_is_refused(tmp_path: Path) -> None:
     assert ["the vote of this server is lost" in fault for fault in found.faults] == [True]
 
 
-def test_path_that_is_not_a_directory_is_a_clear_error(tmp_path: Path) -> None:
+def test_path_that_is_not_a_directory_raises_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="cannot be opened"):
         open_directory(tmp_path / "file", NODE, 1, SMALL)
@@ -192,7 +192,7 @@ class FullAfter(Directory):
 
 
 class Failing(Directory):
-    """A directory on a failing disk: calls on descriptors do not name the file."""
+    """A directory on a failing disk, whose errors do not name the file."""
 
     def perform(self, operation: object) -> None:
         del operation

@@ -36,8 +36,8 @@ NODE, MASTER = NodeId(bytes([1]) * 8), bytes(32)
 
 WRITERS = {
     "bridge/connect/structure_keeper.py": "a signed structure, verified again by the reader",
-    "bridge/cli/config.py": "settings of an operator, no numbers of others",
-    "bridge/cli/founding/new_files.py": "settings of an operator, no numbers of others",
+    "bridge/cli/config.py": "settings of an operator, no received numbers",
+    "bridge/cli/founding/new_files.py": "settings of an operator, no received numbers",
     "bridge/cli/recover.py": "formation.json, backup",
     "bridge/node/control/access.py": "tokens, no numbers",
     "bridge/node/control/control_certificate.py": "certificates, no numbers",
@@ -45,7 +45,7 @@ WRITERS = {
     "bridge/node/detecting/proposal.py": "a password, no numbers",
     "bridge/node/detecting/switching.py": "no numbers: switches of i2pd and a password",
     "bridge/node/inviting/invitations.py": "invitations.json, whose numbers `test_invitations` reads again",
-    "bridge/node/local/farm_files.py": "settings of a demonstration, no numbers of others",
+    "bridge/node/local/farm_files.py": "settings of a demonstration, no received numbers",
     "bridge/node/membership/admissions.py": "admissions.json, whose Raft ids come from bounded messages and entries",
     "bridge/node/membership/forming.py": "formation.json",
     "bridge/node/membership/own_name.py": "a name, no numbers",
@@ -57,9 +57,9 @@ WRITERS = {
     "bridge/node/security/key_files.py": "farm key; the other key files hold an operator's numbers",
     "bridge/node/tasks/published_store.py": "published.json",
     "consensus/net/tls.py": "certificates, no numbers",
-    "consensus/protocols/kraft/operators/quorum_directory.py": "quorum-state; the rest is an operator's",
+    "consensus/protocols/kraft/operators/quorum_directory.py": "quorum-state; the other files hold settings",
     "consensus/protocols/zmq_raft/peer/open_peer.py": "a peer's name, no numbers",
-    "consensus/storage/durable_file.py": "its own definition",
+    "consensus/storage/durable_file.py": "the definition of the storing functions",
     "gossip/node/state_files.py": "generation, keys; peers, whose ports are checked line by line",
 }
 """Modules that store a whole file, and its content. The log and its snapshots are in `consensus/storage`."""
@@ -67,7 +67,7 @@ _STORING = frozenset({"replace_file", "write_durably"})
 
 
 def storing_modules(root: Path) -> set[str]:
-    """Return the modules that name one of the storing functions."""
+    """Return the modules that use or define a storing function."""
     found = set()
     for package in ("bridge", "gossip", "consensus"):
         for path in sorted((root / package).rglob("*.py")):

@@ -1,4 +1,4 @@
-"""A publisher whose structure the other nodes' routers do not find: an alarm, an event, and one more hand-over."""
+"""Reaction if other nodes' routers do not find a published structure: alarm, event, and one more hand-over."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ REFRESHED_S = 1.2 * Pace().refresh_ms / 1000
 
 
 class Looker:
-    """Another node, whose router looks the master up; it cannot publish."""
+    """Another node: its router looks the master up, and it cannot publish."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -36,7 +36,7 @@ class Looker:
         report = rival_report(sequence)
         measured = () if self.finds is None else (Measurement(hash_of(DESTINATION), reachable=self.finds),)
         parts = tuple(replace(each, publish_config=PublishConfig.OFF) for each in report.masters)
-        # Both serve the same leaf, so its cost changes only with both routers.
+        # Both nodes serve the same leaf, so its cost changes only with both routers.
         return replace(report, masters=parts, remote_metas=measured, router=self._stage.router.status)
 
     async def run(self) -> None:
@@ -81,7 +81,7 @@ async def test_alarm_names_routers_without_result_only(autojump_clock: MockClock
         assert "and the routers of server 2 do not find it" in (stage.alarm(STRUCTURE_NOT_FOUND.kind) or "")
 
 
-async def test_structure_that_changes_often_is_still_missed(autojump_clock: MockClock) -> None:
+async def test_alarm_raised_for_structure_that_changes_often(autojump_clock: MockClock) -> None:
     """Each change is handed over before a look-up can decide about the previous structure."""
     stage = Stage(period_ms=PERIOD_MS)
     async with on_duty_with_looker(stage, finds=False):
@@ -128,7 +128,7 @@ async def test_structure_found_or_not_looked_up_is_kept(
         assert stage.events("structure-seen") == (1 if finds else 0)
 
 
-async def test_look_up_raises_alarm_of_settled_publisher_immediately(autojump_clock: MockClock) -> None:
+async def test_failed_look_up_after_settling_raises_alarm_immediately(autojump_clock: MockClock) -> None:
     stage = Stage(period_ms=30_000)
     looker = Looker(stage)
     async with on_duty(stage):

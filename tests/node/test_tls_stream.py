@@ -66,7 +66,7 @@ async def test_simultaneous_data_arrives_in_both_directions(tmp_path: Path) -> N
 
 async def test_received_record_costs_one_read_of_openssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with connected(tmp_path) as (client, server, _):
-        # Given an exchange that has taken the session tickets of the handshake
+        # Given an exchange that has consumed the session tickets of the handshake
         await client.send_all(b"1")
         await server.send_all(await received(server, 1))
         await received(client, 1)
@@ -82,7 +82,7 @@ async def test_received_record_costs_one_read_of_openssl(tmp_path: Path, monkeyp
         for number in range(10):
             await server.send_all(b"%d" % number)
             assert await client.receive_some() == b"%d" % number
-        # Then each was one read
+        # Then OpenSSL reads once for each record
         assert len(reads) == 10
 
 
@@ -100,7 +100,7 @@ async def test_read_is_large_only_after_full_read(tmp_path: Path, monkeypatch: p
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(client.send_all, bytes(size))
                 await received(server, size)
-            # The last read of a large message may have been full.
+            # If the last read of a large message was full, the next read is still large.
             await client.send_all(b"1")
             await received(server, 1)
     assert sizes[0] == sizes[-1] == FIRST_READ_BYTES
@@ -122,7 +122,7 @@ async def test_send_now_keeps_bytes_refused_by_kernel(tmp_path: Path) -> None:
         assert client.unsent_bytes == 0
 
 
-async def test_send_during_waiting_send_comes_after_it(tmp_path: Path) -> None:
+async def test_send_now_during_send_all_is_sent_after_it(tmp_path: Path) -> None:
     data = Random(4).randbytes(LARGE)
     async with connected(tmp_path) as (client, server, _), trio.open_nursery() as nursery:
         nursery.start_soon(client.send_all, data)

@@ -1,4 +1,4 @@
-"""The connections to a server: through an HTTP proxy into I2P, or TLS checked by an authority. Never plain."""
+"""Connections to a server: through an HTTP proxy into I2P, or by TLS with an authority; plain ones are refused."""
 
 from pathlib import Path
 from random import Random
@@ -44,7 +44,7 @@ def through(proxy: I2pProxy, mode: ProxyMode, credentials: Credentials | None = 
 
 
 async def listening(nursery: trio.Nursery, host: Host) -> dict[str, int]:
-    """Return the name of a server tunnel to `host`, and its port."""
+    """Open a server tunnel to `host`, and return its port by its name."""
     port: int = await nursery.start(host.server.listen_plain, LOOPBACK, 0, NAME)
     return {NAME: port}
 
@@ -89,7 +89,7 @@ async def test_proxy_refusal_differs_from_server_refusal(mode: ProxyMode, nurser
 
 @pytest.mark.parametrize("mode", ProxyMode)
 async def test_i2p_handshake_is_bound_to_dialed_name(mode: ProxyMode, nursery: trio.Nursery) -> None:
-    """A man in the middle in I2P has its own name. A client that dials this name has not reached Bob."""
+    """Given a relay with its own I2P name, when a client dials this name, then Bob's proof does not verify."""
     host, middle = Host(BOB), b32_name(2)
     names = await listening(nursery, host)
     with I2pProxy({**names, middle: names[NAME]}) as proxy:

@@ -1,4 +1,4 @@
-"""Several farms on one screen: verdicts first, then one of them, and back."""
+"""`top` with several farms: the overview of verdicts, one open farm, and the way back."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -73,7 +73,7 @@ class Terminal:
         os.write(self._outer, keys)
 
     def close(self) -> None:
-        """End the process if it still runs."""
+        """Kill the process, and close the terminal."""
         self.process.kill()
         self.process.wait(END_S)
         os.close(self._outer)
@@ -82,7 +82,7 @@ class Terminal:
 
 @contextmanager
 def top(tmp_path: Path, stdin: int | None = None, *, is_child: bool = False, **environment: str) -> Iterator[Terminal]:
-    """Run `top` on a terminal. Only a parent can wait until its child has stopped (`is_child`)."""
+    """Run `top` on a terminal; as a child of this process (`is_child`), the test can wait for its stop."""
     shown = Terminal(["top", "--node", str(tmp_path / "control.sock")], environment, stdin, is_child=is_child)
     try:
         yield shown
@@ -101,7 +101,7 @@ def test_top_shows_missing_node_and_quits_by_key(tmp_path: Path) -> None:
         assert termios.tcgetattr(shown.inner) == before
 
 
-def test_key_is_drawn_immediately(tmp_path: Path) -> None:
+def test_effect_of_key_is_drawn_immediately(tmp_path: Path) -> None:
     with top(tmp_path) as shown:
         shown.wait_for(b"no node runs")
         shown.type(b"?")
@@ -122,7 +122,7 @@ def test_top_redraws_at_new_size_and_ends_by_interrupt(tmp_path: Path) -> None:
         assert shown.process.wait(TIMEOUT_S) == 0
 
 
-def test_terminal_without_size_has_size_of_environment(tmp_path: Path) -> None:
+def test_top_on_terminal_without_size_uses_environment(tmp_path: Path) -> None:
     with top(tmp_path, NO_COLOR="1", COLUMNS="40", LINES="10") as shown:
         shown.wait_for(b"p publish")
         shown.resize(0, 0, shown.process.pid)
@@ -133,7 +133,7 @@ def test_mouse_is_on_until_m_or_end(tmp_path: Path) -> None:
     with top(tmp_path) as shown:
         shown.wait_for(MOUSE_ON)
         shown.wait_for(b"p publish")
-        # The pane of help is the last tab of the last line.
+        # The help tab is the last tab of the last line.
         shown.type(b"\x1b[<0;48;24M\x1b[<0;48;24m")
         shown.wait_for(b"hand leadership to the chosen member")
         shown.type(b"m")
@@ -143,7 +143,7 @@ def test_mouse_is_on_until_m_or_end(tmp_path: Path) -> None:
         shown.wait_for(MOUSE_OFF + b"\x1b[?25h" + LEAVE_SCREEN)
 
 
-def test_suspended_view_returns_terminal_and_takes_it_again(tmp_path: Path) -> None:
+def test_suspended_top_restores_terminal_and_resumes_drawing(tmp_path: Path) -> None:
     with top(tmp_path, is_child=True) as shown:
         before = termios.tcgetattr(shown.inner)
         shown.wait_for(b"no node runs")
@@ -164,7 +164,7 @@ def test_suspended_view_returns_terminal_and_takes_it_again(tmp_path: Path) -> N
         assert termios.tcgetattr(shown.inner) == before
 
 
-def test_view_without_keys_returns_suspended_terminal(tmp_path: Path) -> None:
+def test_top_without_keyboard_restores_suspended_terminal(tmp_path: Path) -> None:
     with Path(os.devnull).open() as empty, top(tmp_path, empty.fileno(), is_child=True) as shown:
         shown.wait_for(b"no node runs")
         os.kill(shown.process.pid, signal.SIGTSTP)
@@ -177,7 +177,7 @@ def test_view_without_keys_returns_suspended_terminal(tmp_path: Path) -> None:
         shown.wait_for(b"no node runs")
 
 
-def test_fault_returns_terminal_with_mouse_off() -> None:
+def test_fault_restores_terminal_with_mouse_off() -> None:
     outer, inner = pty.openpty()
     before, output = termios.tcgetattr(inner), StringIO()
     with pytest.raises(TypeError), OwnTerminal(output, inner) as own:

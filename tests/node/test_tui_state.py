@@ -163,7 +163,7 @@ def test_leaves_are_excluded_and_included_again() -> None:
     assert again == Exclude(order.destinations, excluded=False)
 
 
-def test_leaves_in_other_state_are_excluded() -> None:
+def test_exclude_key_skips_excluded_leaves() -> None:
     farm = farm_view()
     report = farm.reports[0]
     leaves = tuple(replace(report.leaves[0], destination=each, excluded=each == "a") for each in ("a", "b", "c"))
@@ -184,7 +184,7 @@ def test_impossible_action_shows_reason_without_question(keys: list[str], reason
     assert reason in state.notice
 
 
-def test_selection_without_view_is_empty() -> None:
+def test_keys_without_view_have_no_effect() -> None:
     for key in ("down", "enter", "T", "X", "V", "L"):
         state, orders = typed([key])
         assert (state.question, orders) == (None, [])
@@ -301,7 +301,7 @@ def test_last_takeover_has_ordered_steps() -> None:
     assert last_take_over(events[:1]) == ()
 
 
-def test_takeover_of_follower_uses_last_chosen_publisher() -> None:
+def test_takeover_seen_by_follower_has_last_chosen_publisher() -> None:
     events = [
         event(1_000, "leader-unknown", term=2),
         event(1_400, "leader-followed", term=3, leader=3, leaderName="node-3"),
@@ -417,7 +417,7 @@ def story(*events: TraceEvent) -> History:
     return history
 
 
-def test_chosen_event_stays_and_newest_follows() -> None:
+def test_selection_stays_on_event_or_follows_newest() -> None:
     history = story(*(event(at * 60_000, "member-left", member=f"node-{at}") for at in range(1, 6)))
     state = update(ViewState(pane=Pane.EVENTS), "down", None, history)[0]
     assert selected(state, history) == "node-4"
@@ -484,7 +484,7 @@ def test_m_switches_mouse_to_terminal_and_back() -> None:
     assert typed(["m"], state=state)[0].mouse
 
 
-def test_pause_between_views_is_unknown_in_figures() -> None:
+def test_figures_between_distant_views_are_unknown() -> None:
     farm, history = farm_view(), History()
     history.take(farm)
     history.take(replace(farm, taken_at_ms=farm.taken_at_ms + 2_000))

@@ -32,7 +32,7 @@ def metadata(name: str) -> bytes:
 
 
 class Node:
-    """The parts of a node for user messages."""
+    """A node with gossip and user messages only."""
 
     def __init__(self, group: gossip.Group, name: str) -> None:
         self.group = group

@@ -94,7 +94,7 @@ async def test_alarm_starts_and_ends_with_its_cause(autojump_clock: MockClock, v
     assert watched.active_alarms == []
 
 
-async def test_missing_publication_is_alarm_after_three_periods(autojump_clock: MockClock) -> None:
+async def test_missing_publication_raises_alarm_after_three_periods(autojump_clock: MockClock) -> None:
     watched = ObservedNode(publishing_of(healthy(2), published_s=None, handed_over_s=None, seconds_to_expiry=None))
     await during(watched, lambda: None, 3 * PERIOD_S - LOOK_S)
     assert watched.active_alarms == []
@@ -102,7 +102,7 @@ async def test_missing_publication_is_alarm_after_three_periods(autojump_clock: 
     assert watched.active_alarms == ["not-published"]
 
 
-async def test_unapplied_entry_makes_process_stuck_but_lost_quorum_not(autojump_clock: MockClock) -> None:
+async def test_process_stuck_on_unapplied_entry_not_on_lost_quorum(autojump_clock: MockClock) -> None:
     watched = ObservedNode(leaderless(healthy(2), 90_000))
     await during(watched, lambda: None, 2 * STUCK_S)
     assert watched.watch.stuck() == ()
@@ -121,7 +121,7 @@ async def test_process_without_own_checks_is_stuck(autojump_clock: MockClock) ->
     assert "has not run its own checks" in watched.watch.stuck()[0]
 
 
-async def test_healthy_farm_is_checked_again_after_event(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_healthy_farm_is_checked_rarely_until_event(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     watched = ObservedNode(healthy(2))
 
     async def pauses_s() -> list[float]:

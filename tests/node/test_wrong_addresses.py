@@ -1,7 +1,6 @@
-"""Accepted addresses: each wrong one can be corrected (docs/reference/addresses.md lists them all).
+"""Correction of each wrong address that a program accepts (all are listed in docs/reference/addresses.md).
 
-The cases with separate machinery are elsewhere: KRaft in `test_kraft_wrong_address`, nodes of a farm in
-`tests/end_to_end/test_failover`.
+`test_kraft_wrong_address` has the cases of KRaft, `tests/end_to_end/test_failover` those of farm nodes.
 """
 
 from pathlib import Path
@@ -69,7 +68,7 @@ def test_old_address_of_seed_name_is_dropped_eventually() -> None:
 
 
 async def test_changed_seed_name_withdraws_old_address(autojump_clock: trio.testing.MockClock) -> None:
-    """If the name has another address, its old address is withdrawn, unless another seed has this address too."""
+    """When a name gets another address, its old address is withdrawn unless another seed has it too."""
     network, names, given = MemoryNetwork(), NamesToFollow(), list[tuple[tuple[str, ...], tuple[str, ...]]]()
 
     def give(addresses: tuple[Address, ...], former: tuple[Address, ...]) -> None:
@@ -94,7 +93,7 @@ def test_withdrawn_seed_is_not_delivered() -> None:
 
 
 async def log_names_members(cluster: Cluster, client: zmq_raft.ZmqRaftClient) -> None:
-    """Record the members in the log by adding and removing another one."""
+    """Record the members in the log by adding and removing a guest."""
     guest = Peer("guest", free_peers(7)[6].url)
     await client.update(b"before")
     await cluster.start(guest)
@@ -113,7 +112,7 @@ async def restarted(cluster: Cluster, peers: tuple[Peer, ...], *, with_log: tupl
 
 
 async def test_zmq_peers_that_all_moved_elect_by_settings(tmp_path: Path) -> None:
-    """The log names addresses that no peer has any longer; with a leader, the members are changed."""
+    """Given a log in which all addresses are outdated, then the peers elect, and clients can change the members."""
     async with cluster_of(tmp_path, 3) as cluster:
         async with zmq_raft.connect([peer.url for peer in cluster.founders], IDENT) as client:
             await log_names_members(cluster, client)
@@ -134,7 +133,7 @@ async def test_zmq_peers_that_all_moved_elect_by_settings(tmp_path: Path) -> Non
 
 
 async def test_zmq_peer_with_wrong_setting_is_reached_as_logged(tmp_path: Path) -> None:
-    """Two of three have a wrong setting for the third. They elect and commit with it, although the first is stopped."""
+    """Given peer 2 with a wrong setting for peer 3, and a stopped peer 1, then peers 2 and 3 elect and commit."""
     async with cluster_of(tmp_path, 3) as cluster:
         right, wrong = cluster.founders, free_peers(4)[3]
         async with zmq_raft.connect([peer.url for peer in right], IDENT) as client:

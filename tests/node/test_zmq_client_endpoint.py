@@ -48,7 +48,7 @@ from tests.node.zmq_served_log import CLIENT, IDENT, PEERS, FakeLog, Stage, serv
 VECTORS: Final = json.loads((Path(__file__).parents[1] / "vectors" / "zmq-raft.json").read_text(encoding="utf-8"))
 RECORDED: Final[list[dict[str, Any]]] = VECTORS["client_requests"]
 LOG: Final = next(vector for vector in RECORDED if vector["name"] == "RequestEntries from 0, no count")
-SEVENTH: Final = bytes.fromhex("6b00e10a010203781dca2c9b")
+
 REQUEST_ID: Final = b"id-of-12-byt"
 UPDATE: Final = UpdateRequest(REQUEST_ID, b"", b"data")
 CHANGE: Final = ChangeRequest(REQUEST_ID, b"", (*PEERS, Peer("4", "tcp://127.0.0.1:8347")))

@@ -119,7 +119,7 @@ async def test_entries_of_message_limited() -> None:
         assert last_indexes(await stage.answer(FROM_THE_START)) == [4, 8, 10]
 
 
-async def test_confirmation_of_newer_message_restarts_stream() -> None:
+async def test_confirmation_that_skips_messages_restarts_stream() -> None:
     async with serving(log_of(*[MESSAGE] * 9)) as stage:
         assert last_indexes(await stage.answer(FROM_THE_START)) == [1, 2, 3, 4, 5]
         assert last_indexes(await stage.answer(after(3))) == [4, 5, 6, 7, 8]
@@ -409,7 +409,7 @@ async def test_unconfirmed_messages_of_all_streams_share_budget(autojump_clock: 
         assert len(await stage.answer(FROM_THE_START, identity=b"2")) == 3
         assert await stage.answer(FROM_THE_START, identity=b"3") == []
         assert stage.endpoint.counts == {EndpointDrop.UNCONFIRMED_BYTES: 1}
-        # The second waits longer than the first, so a confirmation of the first frees room for the second.
+        # The second stream waits longer than the first, so it gets the room that the confirmation frees.
         assert await stage.answer(after(1), identity=b"1") == []
         assert last_indexes(stage.replies(b"2")) == [4]
         await trio.sleep(6)
@@ -424,7 +424,7 @@ async def test_entry_larger_than_budget_sent_alone() -> None:
         assert last_indexes(await stage.answer(after(1))) == [2]
 
 
-async def test_concurrent_reads_beyond_reservation_limited() -> None:
+async def test_concurrent_reads_of_large_entries_limited() -> None:
     log = log_of(LARGE, LARGE)
     log.open_for_reads = trio.Event()
     clients = [b"%d" % number for number in range(9)]
@@ -444,7 +444,7 @@ async def test_request_before_endpoint_runs_ignored() -> None:
 
 
 async def read_all(stage: Stage, request: EntriesRequest, random: Random) -> tuple[bytes, list[Entry]]:
-    """Read like a client of the package, which confirms each message. Confirmations may come in a burst."""
+    """Read like a client of the npm package: confirm each message, sometimes several in a burst."""
     state, read, count = b"", list[Entry](), request.count
     pending: list[ClientReply] = await stage.answer(request)
     while True:

@@ -87,7 +87,7 @@ def test_reqid_exists_for_any_index_and_time() -> None:
     assert len(made_reqid(1, 2**53)) == len(made_reqid(1, -5)) == 12
 
 
-async def test_node_is_leader_of_its_applied_entries() -> None:
+async def test_node_describes_itself_as_leader_of_applied_entries() -> None:
     stage = Stage()
     await stage.append(b"{}")
     await stage.append_record(rival_report())
@@ -185,7 +185,7 @@ def test_member_change_of_farm_refused() -> None:
 
 
 def compact(stage: Stage, state: Iterable[bytes] = ()) -> None:
-    """Store the current state as the snapshot, or these bytes."""
+    """Store `state` (default: the current state) as the snapshot."""
     last = LogId(len(stage.log), 1)
     writer = ImageWriter(last, CONFIGURATION)
     image = writer.begin() + b"".join(map(writer.blocks, state or stage.applied_state.snapshot())) + writer.end()

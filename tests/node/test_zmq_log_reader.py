@@ -88,7 +88,7 @@ async def test_message_confirmed_after_consumption(autojump_clock: MockClock) ->
     assert len({request.request_id for request in server.requests + server.confirmed}) == 1
 
 
-async def test_leaving_consumer_stops_server(autojump_clock: MockClock) -> None:
+async def test_stream_stopped_after_consumer_leaves(autojump_clock: MockClock) -> None:
     network, server = MemoryNetwork(), EntryServer(100)
     cluster(network, server)
     async with client_of(network) as client:
@@ -101,7 +101,7 @@ async def test_leaving_consumer_stops_server(autojump_clock: MockClock) -> None:
         assert server.sending == {}
 
 
-async def test_server_stopped_if_it_exceeds_count(autojump_clock: MockClock) -> None:
+async def test_stream_stopped_if_server_exceeds_count(autojump_clock: MockClock) -> None:
     network, server = MemoryNetwork(), EntryServer(100, per_message=7)
     peers = cluster(network, server)
 
@@ -239,7 +239,7 @@ async def test_flooding_server_disconnected(autojump_clock: MockClock, options: 
     assert len(server.requests) > 1
 
 
-async def test_reader_without_progress_ends_with_peer_replies(autojump_clock: MockClock) -> None:
+async def test_reader_without_progress_raises_error_with_replies(autojump_clock: MockClock) -> None:
     network, server = MemoryNetwork(), EntryServer(10)
     for peer in cluster(network, server):
         peer.script = lambda request, _respond: isinstance(request, EntriesRequest)

@@ -1,4 +1,4 @@
-"""The optional dependency pyzmq with and without `[zmq]`, broadcasts of a log, and a service's own endpoint."""
+"""ØMQ endpoints: the error without pyzmq, broadcasts of a log, limits of frames, and an endpoint of another log."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -138,13 +138,13 @@ async def test_oversized_frame_closes_connection_to_farm(*, write: bool, limit_b
             dealer = ZmqSocket(context, SocketKind.DEALER)
             dealer.connect(endpoint.url)
             with dealer._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED) as monitor:
-                # When: the client sends a frame of nearly the limit
+                # When: the client sends a frame slightly below the limit
                 dealer.send([bytes(limit_bytes - 255)])
                 # Then: the endpoint reads it
                 while not endpoint.counters.get(EndpointEvent.MESSAGES_RECEIVED):
                     await trio.lowlevel.checkpoint()
                 assert not monitor.poll(0)
-                # When: the client sends a frame of a byte more than the limit; then: the connection is closed
+                # When: a frame exceeds the limit by one byte; then: the endpoint closes the connection
                 dealer.send([bytes(limit_bytes + 1)])
                 assert monitor.poll(5_000)
             assert endpoint.counters[EndpointEvent.MESSAGES_RECEIVED] == 1

@@ -83,7 +83,7 @@ async def test_snapshot_replaces_entries_with_expired_ids(tmp_path: Path, autoju
 
 
 async def test_fresh_ids_known_after_restart_on_snapshot(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Exactly-once does not depend on the snapshot."""
+    """Entries with fresh ids stay in the log, so the snapshot does not need their ids."""
     async with group_of(tmp_path, 1) as (group, leader):
         await commit(leader, 1)
         group.clock_ahead_s = 8 * HOUR_S + 60
@@ -117,7 +117,7 @@ async def test_fresh_id_kept_after_clock_jumps_ahead(tmp_path: Path, autojump_cl
 
 
 async def test_returning_peer_gets_snapshot_and_following_entries(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """The peer also has the index of the fresh request, to answer repeats when it leads."""
+    """The peer also learns the index of the fresh request, so that it can reply to a repeat as leader."""
     async with group_of(tmp_path) as (group, leader):
         absent = next(node for node in group.nodes.values() if not node.leads)
         name = next(name for name, node in group.nodes.items() if node is absent)
@@ -179,7 +179,7 @@ async def run_command(command: list[str], count: int, snapshot: bytes = b"", tim
 
 
 async def test_program_reads_previous_snapshot_and_entries() -> None:
-    """`cat` returns the framing unchanged."""
+    """The program `cat` returns its input unchanged, so the output shows the framing."""
     compacted = await run_command(["cat"], 2, b"before")
     assert LENGTH.unpack_from(compacted) == (6,)
     at = LENGTH.size + 6
@@ -226,7 +226,7 @@ async def test_program_whose_output_cannot_be_written_raises_os_error(code: int)
 
 
 async def test_failed_compaction_reported_without_changing_log(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """The next attempt follows after a delay."""
+    """After the failure, the next attempt follows only after a delay."""
     hold_for_threads(autojump_clock)  # A thread writes the file.
     reports: list[Compacted | CompactionFailed] = []
 

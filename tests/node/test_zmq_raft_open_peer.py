@@ -1,4 +1,4 @@
-"""Whole peers on real sockets, with our own client: creation, joins, replacement one by one, stops and restarts."""
+"""Complete peers on real sockets, with our client: creation, joins, replacement of each peer, stops and restarts."""
 
 import errno
 import os
@@ -72,7 +72,7 @@ class Cluster:
         await ended.wait()
 
     def leader(self) -> Peer:
-        """Return the leader, which exists after a reply to a client."""
+        """Return the leader; one exists after a reply to a client."""
         leaders = [(peer_id, peer) for peer_id, peer in self.running.items() if peer.server.role.role is Role.LEADER]
         peer_id, peer = max(leaders, key=lambda each: each[1].server.role.term)
         return Peer(peer_id, peer.url)
@@ -255,7 +255,7 @@ async def test_full_disk_at_first_start_is_named(tmp_path: Path, monkeypatch: py
 
 
 async def test_peer_with_invalid_options_raises_error_with_cause(tmp_path: Path) -> None:
-    """The cases: a used port, a directory of another peer, cluster or process, and contradictory options."""
+    """Cases: a used port, a directory of another peer, cluster or process, and contradictory options."""
     async with cluster_of(tmp_path, 1) as cluster:
         (peer,) = cluster.founders
         (free,) = free_peers(1)

@@ -1,4 +1,4 @@
-"""Updates of a plain replicated log: each is executed once, after failures of servers and leaders and lost replies."""
+"""Updates of a plain replicated log: each is executed once, even after failed servers and lost replies."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,7 +31,7 @@ HOUR_S = 3600
 async def group_of(
     path: Path, count: int = 3, table_limit: int = 1000, options: LogOptions | None = None
 ) -> AsyncIterator[tuple[Group, Node]]:
-    """Run a group; its leader is the second value."""
+    """Run a group, and yield it with its leader."""
     async with trio.open_nursery() as nursery:
         group = Group(path, nursery, table_limit=table_limit, options=options or LogOptions())
         await group.start(*range(1, count + 1), founders=count)
@@ -71,7 +71,7 @@ async def test_repeat_gets_index_of_first_update(tmp_path: Path, autojump_clock:
 
 
 async def test_follower_names_leader_also_for_expired_id(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Only a leader checks a request id, as in the package."""
+    """Only a leader checks a request id, as in the npm package."""
     async with group_of(tmp_path) as (group, leader):
         await commit(leader, 1)
         follower = next(node for node in group.nodes.values() if not node.leads)
@@ -82,7 +82,7 @@ async def test_follower_names_leader_also_for_expired_id(tmp_path: Path, autojum
 
 
 async def test_id_outside_window_expired_unless_in_log(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """The window is 7 h 45 min back and 15 min ahead. The test uses a minute inside and outside of it."""
+    """The window is 7 h 45 min back and 15 min ahead; the ids are a minute inside and outside of it."""
     async with group_of(tmp_path, 1) as (group, leader):
         for age_s in (8 * HOUR_S - 14 * 60, -16 * 60):
             assert leader.update(1, age_s=age_s) == [UpdateExpired(request_id(1, age_s))]
@@ -105,7 +105,7 @@ async def test_fault_in_watcher_does_not_end_server(
 
 
 async def test_update_without_data_ignored(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """An entry without data in the log would end a server of the package."""
+    """An entry without data would stop a server of the npm package."""
     async with group_of(tmp_path, 1) as (_, leader):
         assert leader.update(1, b"") == []
         assert await leader.entries() == []
@@ -122,7 +122,7 @@ async def test_updates_beyond_limit_ignored_until_others_end(tmp_path: Path, aut
 
 
 async def test_updates_committed_over_slow_link(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """With an election timeout from 2 s on and a round trip of 800 ms, an append does not count as lost."""
+    """With an election timeout of 2 to 3 s, the leader does not treat an append as lost within 800 ms."""
     async with trio.open_nursery() as nursery:
         group = Group(tmp_path, nursery, MemoryNetwork(delay_s=0.4), times=core_options((2000, 3000)))
         await group.start(1, 2, 3)
@@ -134,7 +134,7 @@ async def test_updates_committed_over_slow_link(tmp_path: Path, autojump_clock: 
 
 
 def test_reply_times_grow_with_election_timeout() -> None:
-    """The default keeps the times of the package."""
+    """The times for the default timeout equal those of the npm package."""
     assert core_options((200, 300)).retry_ms == 140
     assert PeerTimes.for_options(core_options((200, 300))) == PeerTimes()
     slow = PeerTimes.for_options(core_options((2000, 3000)))
@@ -144,7 +144,7 @@ def test_reply_times_grow_with_election_timeout() -> None:
 
 
 async def test_executed_requests_known_after_restart(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """The table is rebuilt from the log."""
+    """A restarted server rebuilds its table of request ids from the log."""
     async with group_of(tmp_path) as (group, leader):
         indexes = [await commit(leader, counter) for counter in range(5)]
         await group.stop(*group.nodes.values())
@@ -179,7 +179,7 @@ async def test_new_leader_waits_for_inherited_entries(tmp_path: Path, autojump_c
 async def test_accepted_update_redirected_by_overloaded_leader(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given a leader with overload after it applied its inherited entries, then waiting updates are redirected."""
+    """Given an update that waits for inherited entries, when the leader is overloaded, then it redirects the update."""
     async with group_of(tmp_path) as (group, old):
         old.update(1, b"inherited")
         await until(lambda: all(node.log.describe().last_index == 1 for node in group.nodes.values()))
@@ -195,7 +195,7 @@ async def test_accepted_update_redirected_by_overloaded_leader(
 
 
 async def test_leader_without_majority_redirects_updates(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Given a leader without followers, when it steps down, then each update is redirected and executed once."""
+    """When a leader without followers steps down, then it redirects each update, and a repeat is executed once."""
     async with group_of(tmp_path) as (group, leader):
         await commit(leader, 1)
         pending = [leader.update(counter) for counter in range(2, 6)]
@@ -212,7 +212,7 @@ async def test_leader_without_majority_redirects_updates(tmp_path: Path, autojum
 
 
 async def test_queued_update_not_appended_after_role_change(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """If the server led again when the batch is due, another leader could already have executed the repeat."""
+    """Another leader may execute the repeat before this server leads again, so queued updates are dropped."""
     async with group_of(tmp_path) as (_, leader):
         await commit(leader, 1)
         in_flight = leader.update(2)
@@ -236,7 +236,7 @@ async def test_full_table_drops_oldest_ids_and_refuses_them(tmp_path: Path, auto
 
 
 async def test_prune_index_follows_expired_ids(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """The prune index stays below the first id that is fresh by the clock or by the newest id in the log."""
+    """The prune index stays below the first entry with an id that is fresh by the clock or by the newest id."""
     async with group_of(tmp_path, 1) as (group, leader):
         for counter in range(3):
             await commit(leader, counter)

@@ -106,7 +106,7 @@ async def test_fault_in_receiver_drops_only_its_message(context: ZmqContext, cap
 
 @pytest.mark.search
 async def test_many_requests_answered_without_stall(context: ZmqContext) -> None:
-    # Given: a task that sends requests, a few at a time, while the replies to earlier requests arrive
+    # Given: a task that sends requests while the replies to earlier requests arrive
     echo, replies = Echo(context), Inbox()
     turns = trio.CapacityLimiter(CONCURRENT)
     longest_s, last_s = 0.0, trio.current_time()
@@ -121,19 +121,19 @@ async def test_many_requests_answered_without_stall(context: ZmqContext) -> None
     dealer = ZmqSocket(context, SocketKind.DEALER, receive)
     dealer.connect(echo.url)
     async with running(echo.socket, dealer):
-        # When: it sends many
+        # When: the task sends many requests
         for number in range(REQUESTS):
             name = number.to_bytes(3)
             await turns.acquire_on_behalf_of(name)
             assert dealer.send([name, b"request"])
-        # Then: each is answered, in order and in time
+        # Then: all replies arrive, in order and without a stall
         await replies.wait(REQUESTS)
     assert [int.from_bytes(frames[0]) for frames in replies.messages] == list(range(REQUESTS))
     assert longest_s < STALL_S
 
 
 async def test_send_that_consumes_wake_up_still_wakes_reader(context: ZmqContext) -> None:
-    # Given: a waiting reader, and a peer in this thread, so that the reader does not run between its calls
+    # Given: a waiting reader, and a peer in this task, so that the reader does not run between the peer's calls
     replies = Inbox()
     peer = context.socket(zmq.ROUTER)
     peer.bind("tcp://127.0.0.1:*")
@@ -216,14 +216,14 @@ async def test_message_without_room_in_queue_not_sent(context: ZmqContext) -> No
     dealer.close()
 
 
-async def test_dealer_for_connected_addresses_does_not_queue(context: ZmqContext) -> None:
+async def test_only_connected_dealer_rejects_send_without_server(context: ZmqContext) -> None:
     dealer = ZmqSocket(context, SocketKind.DEALER, None, SocketOptions(only_connected=True))
     dealer.connect("tcp://127.0.0.1:1")
     assert not dealer.send([b"to no server"])
     dealer.close()
 
 
-async def test_router_rejects_send_to_closed_connection(context: ZmqContext) -> None:
+async def test_router_rejects_send_to_unknown_connection(context: ZmqContext) -> None:
     router = ZmqSocket(context, SocketKind.ROUTER, Inbox().receive)
     router.bind(ANY_PORT)
     assert not router.send([b"identity", b"reply"])
@@ -249,7 +249,7 @@ async def test_subscriber_receives_messages_with_its_prefix(context: ZmqContext)
     subscriber.subscribe(b"ours")
     subscriber.connect(publisher.bind(ANY_PORT))
     async with running(publisher, subscriber):
-        # When: it publishes until the subscription has arrived
+        # When: the publisher sends messages until the subscription has arrived
         while not inbox.messages:
             publisher.send([b"theirs", b"1"])
             publisher.send([b"ours", b"2"])
@@ -326,7 +326,7 @@ async def test_curve_server_refuses_unlisted_key(context: ZmqContext) -> None:
     received = Inbox()
     router = ZmqSocket(context, SocketKind.ROUTER, received.receive, SocketOptions(curve=CurveServer(server.secret)))
     url = router.bind(ANY_PORT)
-    # When: the owner of that key and an unknown client send a message each
+    # When: a client with this key and a client with another key each send a message
     unlisted, listed = (client_socket(context, url, key, server, Inbox()) for key in (unknown, alice))
     unlisted.send([b"from an unknown client"])
     listed.send([b"from alice", b"and more"])
@@ -334,14 +334,14 @@ async def test_curve_server_refuses_unlisted_key(context: ZmqContext) -> None:
         await received.wait(1)
         while not authenticator.counters[EndpointEvent.KEYS_REFUSED]:
             await trio.lowlevel.checkpoint()
-    # Then: only the first message arrives, with its key
+    # Then: only the message of the listed client arrives, with the client's key
     assert [(frames[1:], user) for frames, user in zip(received.messages, received.users, strict=True)] == [
         ([b"from alice", b"and more"], alice.public.hex())
     ]
     assert authenticator.counters[EndpointEvent.KEYS_ACCEPTED] == 1
 
 
-async def test_fault_in_list_of_keys_refuses_only_that_client(
+async def test_fault_in_key_look_up_refuses_only_that_client(
     context: ZmqContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, alice, broken = make_key(), make_key(), make_key()
@@ -374,7 +374,7 @@ async def test_curve_server_without_authenticator_refuses_clients(context: ZmqCo
         zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     )
     with dealer._socket.get_monitor_socket(failures | zmq.EVENT_HANDSHAKE_SUCCEEDED) as monitor:
-        # When: it sends a message
+        # When: the client sends a message
         dealer.send([b"request"])
         async with running(router, dealer):
             event = recv_monitor_message(monitor)

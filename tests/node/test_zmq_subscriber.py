@@ -20,8 +20,7 @@ PUB = "tcp://127.0.0.1:{}"
 class Broadcasting:
     """Three peers with one log.
 
-    Each peer has the URL of a PUB socket, at its own port plus 100; the leader broadcasts there when a test calls
-    `broadcast`.
+    Each peer returns the URL of a PUB socket, at its own port plus 100. `broadcast` sends from the leader's socket.
     """
 
     def __init__(self, server: EntryServer) -> None:
@@ -85,7 +84,7 @@ async def client_of(network: MemoryNetwork, options: ZmqClientOptions | None = N
 async def subscribed(
     stage: Broadcasting, previous: int = 0, options: ZmqClientOptions | None = None
 ) -> AsyncIterator[Consumer]:
-    """Yield a consumer that has read the entries that the server returned so far."""
+    """Yield a consumer that has read all entries returned so far."""
     consumer = Consumer()
     async with client_of(stage.network, options) as client, trio.open_nursery() as nursery:
         nursery.start_soon(consumer.run, client, previous)
@@ -98,7 +97,7 @@ def requests(stage: Broadcasting) -> list[int]:
     return [request.previous_index for request in stage.server.requests]
 
 
-async def test_earlier_entries_fetched_and_later_ones_broadcast(autojump_clock: MockClock) -> None:
+async def test_later_entries_received_without_request(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(5))
     async with subscribed(stage, 2) as consumer:
         assert consumer.indexes == [3, 4, 5]
@@ -156,7 +155,7 @@ async def test_broadcasts_are_kept_while_missing_entries_are_fetched(autojump_cl
         assert consumer.indexes == list(range(1, 11))
 
 
-async def test_broadcasts_dropped_without_room_are_fetched_later(autojump_clock: MockClock) -> None:
+async def test_entries_of_dropped_broadcasts_fetched_later(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(5))
     stage.server.ahead = 0
     async with subscribed(stage, options=ZmqClientOptions(max_ahead=3)) as consumer:
@@ -171,7 +170,7 @@ async def test_broadcasts_dropped_without_room_are_fetched_later(autojump_clock:
         assert consumer.indexes == list(range(1, 36))
 
 
-async def test_heartbeats_waiting_for_slow_consumer_use_single_place(autojump_clock: MockClock) -> None:
+async def test_heartbeats_for_slow_consumer_use_one_queue_slot(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(1))
     async with client_of(stage.network, ZmqClientOptions(max_ahead=2)) as client:
         async with aclosing(client.subscribe(0)) as items:
@@ -221,7 +220,7 @@ async def test_entries_delivered_once_after_leader_fails(autojump_clock: MockClo
 
 
 async def test_subscription_moves_to_leader_that_update_found(autojump_clock: MockClock) -> None:
-    """A deposed leader may continue to broadcast; the subscription still moves to the leader that the update found."""
+    """Given a deposed leader that still broadcasts, when an update finds the new one, then the subscription moves."""
     stage = Broadcasting(EntryServer(5))
     consumer = Consumer()
     async with client_of(stage.network) as client, trio.open_nursery() as nursery:

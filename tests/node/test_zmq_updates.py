@@ -1,4 +1,4 @@
-"""Updates by ØMQ Raft clients: permissions, one entry for each reqid, and final replies or requests for a repeat."""
+"""Updates of ØMQ Raft clients: permissions, one log entry for each reqid, and the final or redirecting reply."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -98,7 +98,7 @@ async def endpoint(stage: Stage | None = None, keys: ListedKeys | None = KEYS) -
         nursery.cancel_scope.cancel()
 
 
-async def test_update_committed_with_reqid_in_front() -> None:
+async def test_update_committed_as_entry_with_its_reqid() -> None:
     async with endpoint() as node:
         await node.final_reply(b'{"note": 1}')
         assert node.replies == [UpdateAccepted(reqid()), UpdateCommitted(reqid(), 1)]
@@ -126,7 +126,7 @@ async def test_repeat_of_pending_update_gets_final_reply() -> None:
         assert len(node.stage.log) == 1
 
 
-async def test_copy_from_other_node_gets_index_of_first() -> None:
+async def test_update_first_logged_by_other_node_gets_its_index() -> None:
     async with endpoint() as node:
         entry = sealed(b"{}", request_text(reqid()))
 
@@ -195,7 +195,7 @@ async def test_update_outside_window_expired(second: int, autojump_clock: MockCl
         assert node.updates.counters[UpdateResult.EXPIRED] == 1
 
 
-async def test_current_update_waits_while_log_time_is_late(autojump_clock: MockClock) -> None:
+async def test_current_update_redirected_while_log_time_lags(autojump_clock: MockClock) -> None:
     async with endpoint() as node:
         await trio.sleep(AHEAD_S + 10)
         now = reqid(1, NOW_S + AHEAD_S + 10)
@@ -206,7 +206,7 @@ async def test_current_update_waits_while_log_time_is_late(autojump_clock: MockC
         assert await node.final_reply(b"{}", now) == UpdateCommitted(now, 3)
 
 
-async def test_updates_below_reqid_level_wait_with_alarm() -> None:
+async def test_updates_below_reqid_level_redirected_with_alarm() -> None:
     async with endpoint(stage_at(REQIDS_LEVEL - 1)) as node:
         assert await node.final_reply(b"{}") == UpdateRedirect(reqid(), None)
         assert node.stage.alarm(ZMQ_UPDATES.kind) is None, "a starting node has not applied its log"
@@ -238,7 +238,7 @@ async def test_update_at_read_only_endpoint_expired() -> None:
         (OPERATOR, b'{"request":"client-0-1"}', UpdateResult.INVALID),
         (WRITER, signed(EXCLUSION), UpdateResult.INVALID),
     ],
-    # Each process creates a random leaf, and the name of a test must not depend on it.
+    # The entries contain a leaf that is random in each process; test names must not.
     ids=[
         "reader",
         "unknown key",
@@ -265,7 +265,7 @@ async def test_update_within_scope_signed_by_node() -> None:
         assert json.loads(node.stage.log[0])["request"] == request_text(reqid())
 
 
-async def test_entry_with_own_proof_contains_its_reqid() -> None:
+async def test_entry_signed_by_client_stored_unchanged() -> None:
     async with endpoint() as node:
         entry = signed(sealed(EXCLUSION, request_text(reqid())), 2)
         assert await node.final_reply(entry) == UpdateCommitted(reqid(), 1)
