@@ -364,7 +364,7 @@ def test_command_without_node_fails_with_one_line(
     assert "no node runs with the state directory" in error_line(result)
 
 
-def test_new_farm_key_is_private_file_not_in_output(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
+def test_new_farm_key_is_private_file_without_output(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
     path = tmp_path / "farm.key"
     result = garlicfarm("keys", "new-farm", "--expect", "3", "--cluster", "attic", "--output", str(path), "--json")
     assert result.exit_code == 0

@@ -1,6 +1,6 @@
 """Keyring updates are accepted only from permitted members and take effect once.
 
-A box is a keyring encrypted for one member. A member without permission gets none, and only its recipient opens it.
+A box is a keyring encrypted for one member, which must have permission. Only this member can open the box.
 """
 
 import os

@@ -27,7 +27,7 @@ def help_of(*words: str) -> tuple[int, str]:
 
 
 def messages(package: str) -> Iterator[tuple[Path, str]]:
-    """Yield each text that may name a document or topic; of the docstrings, only those of commands."""
+    """Yield each text that may name a document or topic; docstrings count only for commands."""
     for path in sorted((ROOT / package).rglob("*.py")):
         source = path.read_text(encoding="utf-8")
         if not ("help" in source or "docs/" in source):

@@ -126,7 +126,7 @@ TEXTS = {
 """Texts of fields with other sizes.
 
 A member's description has at most 512 bytes, and JSON does not lengthen the characters of its name. Names of extensions
-and faults, and addresses, are as long as in this version.
+and faults, and addresses, have the lengths of this version.
 """
 
 WINDOW = {"HistoryAnswer.from_ms", "HistoryAnswer.to_ms", "HistoryAnswer.step_ms"}

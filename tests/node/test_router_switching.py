@@ -135,7 +135,7 @@ def test_password_of_stopped_i2pd_is_reported_as_readable(files: RouterFiles, no
     assert stat.S_IMODE(files.path(CONF).stat().st_mode) == 0o644
 
 
-def test_declined_question_changes_no_file(files: RouterFiles, node: Path, restarts: list[tuple[str, ...]]) -> None:
+def test_declined_question_keeps_all_files(files: RouterFiles, node: Path, restarts: list[tuple[str, ...]]) -> None:
     done = detect(node, answer="n\n")
     assert (done.exit_code, restarts, node.read_text()) == (1, [], 'name = "site-a"\n')
     assert files.path(CONF).read_text() == I2PD_CONF
@@ -157,7 +157,7 @@ def test_failed_restart_restores_the_file(files: RouterFiles, node: Path, monkey
 def test_kill_before_restart_is_repaired_by_repetition(
     files: RouterFiles, node: Path, restarts: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given a command that was killed between the change of the file and the restart
+    # Given a command killed between the change of the file and the restart
     switch = plan_switch(files.machine(), found(files))
     assert switch is not None
     switch.write()

@@ -159,7 +159,7 @@ class Story:
         kept = self.random.randint(1, index + 1)
         persist = self.persist(Persist(number=0, snapshot=Compact(writer.description, kept)))
         after = dataclasses.replace(state, snapshot=writer.description, data=data)
-        # The storage does not plan the chunks of its own snapshot, so they follow an empty group.
+        # The storage does not plan the chunks of a local snapshot, so they follow an empty group.
         return [lambda storage: [*storage.plan([self.persist(Persist(number=0))]), *writing], self.plan(persist)], after
 
     def install(self, state: State) -> tuple[list[Callable[[Storage], list[DiskOperation]]], State]:

@@ -184,7 +184,7 @@ def test_impossible_action_shows_reason_without_question(keys: list[str], reason
     assert reason in state.notice
 
 
-def test_keys_without_view_have_no_effect() -> None:
+def test_keys_without_view_are_ignored() -> None:
     for key in ("down", "enter", "T", "X", "V", "L"):
         state, orders = typed([key])
         assert (state.question, orders) == (None, [])

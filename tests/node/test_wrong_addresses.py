@@ -1,6 +1,6 @@
 """Correction of each wrong address that a program accepts (all are listed in docs/reference/addresses.md).
 
-`test_kraft_wrong_address` has the cases of KRaft, `tests/end_to_end/test_failover` those of farm nodes.
+`test_kraft_wrong_address` covers KRaft, and `tests/end_to_end/test_failover` covers the nodes of a farm.
 """
 
 from pathlib import Path
@@ -112,7 +112,7 @@ async def restarted(cluster: Cluster, peers: tuple[Peer, ...], *, with_log: tupl
 
 
 async def test_zmq_peers_that_all_moved_elect_by_settings(tmp_path: Path) -> None:
-    """Given a log in which all addresses are outdated, then the peers elect, and clients can change the members."""
+    """Given a log with outdated addresses only, then the peers elect, and clients can change the members."""
     async with cluster_of(tmp_path, 3) as cluster:
         async with zmq_raft.connect([peer.url for peer in cluster.founders], IDENT) as client:
             await log_names_members(cluster, client)

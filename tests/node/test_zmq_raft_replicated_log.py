@@ -134,7 +134,7 @@ async def test_updates_committed_over_slow_link(tmp_path: Path, autojump_clock: 
 
 
 def test_reply_times_grow_with_election_timeout() -> None:
-    """The times for the default timeout equal those of the npm package."""
+    """With the default timeout, the times equal the times of the npm package."""
     assert core_options((200, 300)).retry_ms == 140
     assert PeerTimes.for_options(core_options((200, 300))) == PeerTimes()
     slow = PeerTimes.for_options(core_options((2000, 3000)))

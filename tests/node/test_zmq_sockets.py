@@ -216,7 +216,7 @@ async def test_message_without_room_in_queue_not_sent(context: ZmqContext) -> No
     dealer.close()
 
 
-async def test_only_connected_dealer_rejects_send_without_server(context: ZmqContext) -> None:
+async def test_dealer_without_server_rejects_send_if_only_connected(context: ZmqContext) -> None:
     dealer = ZmqSocket(context, SocketKind.DEALER, None, SocketOptions(only_connected=True))
     dealer.connect("tcp://127.0.0.1:1")
     assert not dealer.send([b"to no server"])
