@@ -163,7 +163,7 @@ async def test_duplicate_of_unknown_outcome_counts_once() -> None:
     await producing.append(batch_of(NOTE, producer=producer), WRITER)
     await stage.append(stage.log[1])
     assert notes(stage) == [1]
-    assert stage.applied_state.is_copy(3, stage.log[2])
+    assert stage.applied_state.is_skipped(3, stage.log[2])
 
 
 async def test_sequence_gap_is_checked_again_after_read_barrier() -> None:

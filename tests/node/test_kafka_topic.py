@@ -198,7 +198,7 @@ async def test_encoding_many_batches_yields_to_other_tasks() -> None:
             await trio.lowlevel.checkpoint()
             turns += 1
 
-    entries = (Entry.command(1, b"{}"),) * (10 * farm_batches.BREATH_ENTRIES)
+    entries = (Entry.command(1, b"{}"),) * (10 * farm_batches.CHECKPOINT_ENTRIES)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(others)
         await batches_of(1, entries, applied_state)

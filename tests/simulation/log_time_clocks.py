@@ -37,7 +37,7 @@ LATENCY_MS = 1_500
 DAY_MS = 86_400_000
 PERIODS = 100
 OBSERVERS = 4
-WITNESS_LAG_MS = 20_000
+LOG_TIME_LAG_MS = 20_000
 
 
 class BrokenPromiseError(AssertionError):
@@ -189,7 +189,7 @@ class World:
         for each, server in self.servers.items():
             server.reckoning.clock_applied(log_time_ms, self.now)
             own = self.farm.state.servers.get(each)
-            lags = server.clock_ms(self.now, self.random) - log_time_ms > WITNESS_LAG_MS
+            lags = server.clock_ms(self.now, self.random) - log_time_ms > LOG_TIME_LAG_MS
             if server.alive and log_time_ms != before_ms and (lags or (own is not None and own.clock_off)):
                 self._at(self.random.randint(1, LATENCY_MS), partial(self._report, each))
 

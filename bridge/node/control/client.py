@@ -337,7 +337,7 @@ def call_blocking(
     timeout_s: float = ANSWER_TIMEOUT_S,
     order_timeout_s: float = ORDER_TIMEOUT_S,
 ) -> A:
-    """Send one request from code that is not async, to a node of this machine without an event loop."""
+    """Send one request from code that is not async; an event loop is not needed for a node of this machine."""
     return ask_blocking(address, lambda client: client.call(route, body), timeout_s, order_timeout_s)
 
 

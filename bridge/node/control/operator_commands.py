@@ -259,8 +259,7 @@ class OperatorCommands(Struct, frozen=True):
 def is_voter_kept(view: FarmView, server_id: int) -> bool:
     """Return True if this voter cannot be removed: the farm never has fewer voters than `expect`.
 
-    A learner counts, because it replaces the voter. The learner gets the vote before the removal, or after the removal
-    if the farm has `voters_max` voters.
+    A learner counts, because it gets its vote before the voter is removed.
     """
     voters = {each.raft_id for each in view.raft.voters}
     learners = [each for each in view.raft.learners if not each.evicted]

@@ -103,10 +103,10 @@ class ControlServer:
         self._limits = limits or ControlLimits()
         self._local_connections = 0
         self._streams = 0
-        self._places = RemotePlaces(self._limits.remote_unproven, self._limits.remote_connections, self._give_way)
+        self._places = RemotePlaces(self._limits.remote_unproven, self._limits.remote_connections, self._count_refused)
         self._bodies_bytes = 0
 
-    def _give_way(self) -> None:
+    def _count_refused(self) -> None:
         self.counters[ControlEvent.CONNECTIONS_REFUSED] += 1
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -137,7 +137,7 @@ def plan_switch(machine: MachineFiles, router: FoundRouter, *, restarts: bool = 
 
 
 def _hidden(former: FileAccess, machine: MachineFiles, router: FoundRouter) -> FileAccess:
-    """Return access for the owner and i2pd's group only; if i2pd does not run, return the file's present access."""
+    """Return access for the owner and one group: i2pd's if this is root; the file's present access without i2pd."""
     if router.process is None:
         return former
     group_id = router.process.group_id if machine.user_id == ROOT else former.group_id

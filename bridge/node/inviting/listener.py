@@ -1,4 +1,4 @@
-"""The port for new nodes, open only while a token can be redeemed, or its request repeated.
+"""The port for new nodes, open only while a token can be redeemed, or the request of a redeemed token repeated.
 
     accept ─▶ TLS ─▶ Hello(nonce) ─▶ JoinRequest ─▶ signature ─▶ `Invitations.redeem`, durable ─▶ grant ─▶ Reply
 

@@ -72,7 +72,7 @@ Dates = tuple[datetime, datetime] | CertificateError
 
 
 class CertificateFiles:
-    """The files of TLS: their context, and the certificate's dates. Both are read only after a change."""
+    """The files of TLS: their context, and the certificate's dates. The files are read again only after a change."""
 
     def __init__(self, certificate: Path, client_ca: Path | None) -> None:
         self.certificate = certificate

@@ -30,8 +30,8 @@ from consensus.protocols.kafka import encode_tail, encode_tails
 
 BATCH_RECORDS: Final = 2_000
 BATCH_BYTES: Final = 128 * 1024
-"""A batch that reaches this size is complete; its last entry may exceed the size by 64 KiB."""
-BREATH_ENTRIES: Final = 256
+"""A batch that reaches this size is complete; with its last entry it may exceed the size by 64 KiB."""
+CHECKPOINT_ENTRIES: Final = 256
 NO_TIMESTAMP: Final = -1
 TERM_HEADER: Final = "term"
 FOREIGN_KEY: Final = b"foreign"
@@ -86,7 +86,7 @@ async def batches_of(
             tail = _CONTROL_TAIL if key is None else encode_tail(key, entry.data, headers)
             batch.tails.append((timestamp_of(index, applied_state), tail))
             batch.size_bytes += len(tail)
-        if place % BREATH_ENTRIES == BREATH_ENTRIES - 1:
+        if place % CHECKPOINT_ENTRIES == CHECKPOINT_ENTRIES - 1:
             await trio.lowlevel.checkpoint()
     if batch is not None:
         done.append(batch.encoded())

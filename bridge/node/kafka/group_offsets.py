@@ -43,7 +43,7 @@ _KNOWN_MAX: Final = 4 * GROUPS_MAX
 
 
 class _Group(Struct):
-    """The waiting commits of one group. `requested` counts commits; up to `noted` they are in the log."""
+    """The waiting commits of one group. `requested` counts the commits; the first `noted` of them are in the log."""
 
     newest: CommittedOffset
     principal: str | None
@@ -144,8 +144,8 @@ class FarmGroupOffsets:
     async def _note(self, group: str, known: _Group, number: int, latest_s: float) -> None:
         """Wait until the commit with this number, or a later one, is in the log; write it before `latest_s`.
 
-        Commits take the lock in order of arrival. So the commit that sleeps with the lock is the oldest. Each later
-        commit may wait equally long from its own arrival, and is written with the oldest.
+        Commits take the lock in order of arrival. So the commit that sleeps with the lock is the oldest. A later commit
+        could wait equally long from its own arrival, but is written together with the oldest.
         """
         async with known.lock:
             while known.noted < number:
@@ -169,7 +169,7 @@ class FarmGroupOffsets:
         """Return True if only invisible entries are between the stored offset and this one, so it need not be written.
 
         A written offset is itself an entry of the log. It may advance the group's position by one, like a control
-        record. The group would then commit the new position, which would be another entry, without end. An unchanged
+        record. The group would then commit the new position, which would be another entry, and so on. An unchanged
         offset is written again after a day, because groups without commits for a week are dropped.
         """
         noted = farm.state.kafka.groups.get(group)

@@ -248,7 +248,7 @@ def _hold(reserved: ExitStack, kind: socket.SocketKind, port: int) -> int:
 
 
 def hold_free_port(reserved: ExitStack, kind: socket.SocketKind, host: str = LOOPBACK) -> int:
-    """Return a free port from `PORTS` if possible, which other callers cannot get until `reserved` ends."""
+    """Return a free port, from `PORTS` if possible. Other callers cannot get it until `reserved` ends."""
     for port in SystemRandom().sample(PORTS, PORT_ATTEMPTS):
         if _is_held(reserved, kind, host, port):
             return port

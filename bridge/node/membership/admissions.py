@@ -5,9 +5,8 @@
 
 The log stores admissions. But a node needs its Raft id before it has a log. After a restart it must also recognize the
 other voters before it knows the commit index. Otherwise voters that were all admitted after the founding could not
-connect to each other. An entry of the file stays valid permanently, unless the admission lapses; then its row is
-deleted. Retired and evicted identities are kept in the same way. So handshakes use the file before the log is replayed
-(`farm_peers`).
+connect to each other. So handshakes use the file before the log is replayed (`farm_peers`). A row is deleted only if
+its admission lapses; retired and evicted identities stay in the file.
 
 A member's notice of this node's Raft id is stored separately from the log's admissions. The announced id is
 provisional: a later notice replaces it before there is a log, and the log replaces it later. The id in the log is used
@@ -15,8 +14,8 @@ after the identity has become active under it (`own`). A node that replays its l
 later, and must not use the lapsed id.
 
 Members do not send Raft ids to founders. A founder without a record of the founding has lost its promise and its vote,
-so it stays an observer. For the same reason, nodes do not receive an id of the present group: an election's result may
-depend on the lost storage.
+so it stays an observer. For the same reason, members announce only ids outside the present group. The server of an id
+in the group may have voted, and lost its storage.
 """
 
 from collections.abc import Collection, Mapping
@@ -183,7 +182,7 @@ def _standing(noted: Mapping[int, bytes], admitted: Mapping[int, Admitted]) -> d
 
 
 def _settled(noted: int | None, admitted: Mapping[int, Admitted], node_id: bytes) -> int | None:
-    """Return the highest Raft id that an identity has used while alive, by the log or the file."""
+    """Return the highest Raft id that an identity has used as an active member, by the log or the file."""
     alive = {
         server_id
         for server_id, each in admitted.items()
@@ -195,7 +194,7 @@ def _settled(noted: int | None, admitted: Mapping[int, Admitted], node_id: bytes
 def not_started(
     admitted: Mapping[int, Admitted], members: Collection[int], alive: Mapping[bytes, int | None], limit: int
 ) -> tuple[tuple[bytes, int], ...]:
-    """Return admitted, live identities outside the group that do not announce a running Raft server."""
+    """Return admitted, live identities outside the group that do not announce a Raft server under their id."""
     waiting = [
         (each.node_id, server_id)
         for server_id, each in sorted(admitted.items())

@@ -4,8 +4,8 @@
                                ├──▶ founding, log, admissions.json: is the Raft id bound to another identity?
                                └──▶ a removed server outside the group?   refused in the role of a server
 
-A holder of a copied key file may only connect as a client and introduce itself. To use a Raft id, a peer needs the
-identity that the founding or an admission in the log binds to this id. Before this node knows its farm it refuses
+With a copied key file alone, a peer may only connect as a client and introduce itself. To use a Raft id, a peer needs
+the identity that the founding or an admission in the log binds to this id. Before this node knows its farm it refuses
 claims of a Raft id with `Fault.BUSY`, and its peers try again.
 
 The log of this node may be incomplete. So it accepts an unknown Raft id if the handshake brings a chain of signed
@@ -43,15 +43,15 @@ UNNAMED_OF_SIGNER_MAX = 64
 class KnownFarm(Struct, frozen=True):
     """This node's data on members, after it knows its farm.
 
-    During the replay of the log, `admissions.json` already lists an evicted member as evicted. The members that it had
-    admitted are still accepted, because the same file lists them (`AdmissionStore` writes both in one step).
+    During the replay of the log, `admissions.json` already lists an evicted member as evicted. The nodes that this
+    member had admitted are still accepted, because the file lists them, too (`AdmissionStore` writes both in one step).
     """
 
     founding: Founding
     admissions: AdmissionStore
     applied_state: AppliedState
     group: Callable[[], Collection[int]] = tuple
-    """The Raft ids of the configuration in effect; empty before the server runs."""
+    """Returns the Raft ids of the configuration in effect; empty before the server runs."""
 
     def is_lapsed(self, server_id: int) -> bool:
         """Return True if the log assigned this Raft id, and the admission expired or was dropped."""
@@ -266,11 +266,11 @@ def _judged(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, se
 def _flaw_of(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, server_id: int) -> str | None:
     """Return the flaw in the proofs of a peer that the log does not contain; None if they are valid.
 
-    A member can sign an admission and never submit it; its holder looks like a new server. Therefore a leader's log
-    must be able to contain the chain. The claimed id is at most `IDS_AHEAD_MAX` above the highest known id. A signer
-    has one identity for each id, and was not evicted, retired or removed. Until the log has the peer, its connections
-    and bytes count against the limits of its signer (`voucher_of`). So all servers that a member invents share one
-    limit.
+    A member can sign an admission and never submit it; this node cannot distinguish its holder from a new server. So
+    the chain must be possible in a leader's log. The claimed id is at most `IDS_AHEAD_MAX` above the highest known id.
+    Each signer admits one identity for each id, and is not evicted, retired or removed. Until the log has the peer, its
+    connections and bytes count against the limits of its signer (`voucher_of`). So all servers that a member invents
+    share one limit.
     """
     own_id = farm.raft_id_of(node_id)
     if own_id is not None:

@@ -181,7 +181,7 @@ class Forming:
 
     @property
     def cluster_id(self) -> bytes | None:
-        """The cluster id of that farm."""
+        """The cluster id of this node's present or future farm."""
         return None if self.founding is None else self.founding.cluster_id
 
     async def until_settled(self) -> Founded | KnowsCluster:

@@ -50,7 +50,7 @@ LOOK_INTERVAL_S = 0.5
 SILENT_PERIODS = 3
 CONTACTS_MAX = 64
 GOODBYE_S = 30.0
-BREATH_S = 0.1
+PAUSE_S = 0.1
 
 
 class IntroductionDrop(CountedDrop):
@@ -70,7 +70,7 @@ class Others(Struct, frozen=True, kw_only=True):
     addresses: Callable[[], Iterable[PeerAddress]] = tuple
     """Addresses of the known members."""
     avoided: Callable[[], Iterable[PeerAddress]] = tuple
-    """Addresses of evicted members: they are not called, even if they are seeds."""
+    """Addresses of evicted members: this node does not connect to them, even if they are seeds."""
 
 
 class Introductions:
@@ -243,14 +243,14 @@ class Introductions:
         return {*self._seeds, *others.addresses()} - {self._advertised, *others.avoided()}
 
     async def _visit(self, dialer: Dialer, others: Others, address: PeerAddress, visited: set[PeerAddress]) -> None:
-        """Introduce this node at one address while it belongs to a seed or a member."""
+        """Introduce this node at one address, while the address belongs to a seed or a member."""
         while address in self._contacts(others):
             announced = self._core.own.incarnation
             await self._introduce(dialer, address)
             with trio.move_on_after(self._period_s if others.settled() else self._hurried_s):
                 if announced == self._core.own.incarnation:
                     await self._changed.wait()
-            await trio.sleep(BREATH_S)
+            await trio.sleep(PAUSE_S)
         visited.discard(address)
 
     async def _introduce(self, dialer: Dialer, address: PeerAddress) -> None:

@@ -116,12 +116,12 @@ class MemberDirectory:
         return node_id.hex() if known is None else known.metadata.name
 
     def endpoint_of(self, node_id: bytes) -> str | None:
-        """Return the endpoint of its Raft server."""
+        """Return the endpoint of a node's Raft server."""
         known = self._listed.get(NodeId(node_id))
         return None if known is None else known.metadata.endpoint
 
     def address_of(self, node_id: bytes) -> PeerAddress | None:
-        """Return the address of its Raft server, with the certificate that it must show, if any."""
+        """Return the address of a node's Raft server, with the certificate that it must show, if any."""
         known = self._listed.get(NodeId(node_id))
         if known is None or known.metadata.endpoint is None:
             return None

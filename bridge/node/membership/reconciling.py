@@ -4,7 +4,7 @@
                                                            └──▶ other proposals ───▶ change_configuration
     admitted, alive, not started yet ──▶ announced in this node's gossip metadata
 
-The leader reads them each second, and twice a second while a change waits or is in progress. A change may take long,
+The leader reads all three each second, and twice a second while a change waits or is in progress. A change may be long,
 since a new server first receives the whole log. The leader continues to read during the change, because only a
 continuous watch shows that a server flaps. The leader's observations start from scratch in every term.
 """

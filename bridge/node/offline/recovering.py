@@ -113,7 +113,7 @@ class RecoveryPlan(Struct, frozen=True):
 
     @property
     def new_cluster_id(self) -> bytes:
-        """A unique id: it contains a random number."""
+        """A unique id, derived from a random number."""
         return b"" if self.formation.founding is None else self.formation.founding.cluster_id
 
     @property
@@ -232,7 +232,7 @@ async def _first_state(plan: RecoveryPlan) -> bytes:
 
 
 def _make(plan: RecoveryPlan, state: bytes) -> None:
-    """Make the state directory of a new node. Its identity is written last: a directory without one is made again."""
+    """Make the state directory of a new node; its identity is written last."""
     state_dir, identity = plan.state_dir, plan.identity
     try:
         state_dir.mkdir(mode=0o700, parents=True)

@@ -70,7 +70,7 @@ def _ignore(*_: object) -> None:
 
 
 class AppliedState:
-    """The shell of the state machine: it applies committed entries in order, and replies to queries."""
+    """The state machine and its listeners: applies committed entries in order, and replies to queries."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class AppliedState:
         """The state that all servers share after the last applied entry."""
         return self._farm.state
 
-    def is_copy(self, index: Index, data: bytes) -> bool:
+    def is_skipped(self, index: Index, data: bytes) -> bool:
         """Return True if the committed entry at `index` was not applied.
 
         It may be a copy of a request, or its request was expired, too early or out of order.
@@ -151,7 +151,7 @@ class AppliedState:
         Repeated submissions, and entries with the state of producers and consumer groups, are not for readers. Callers
         pass None as `record` if the entry's bytes show that it is not an entry of the farm.
         """
-        return bool(data) and not isinstance(record, KafkaRecord) and not self.is_copy(index, data)
+        return bool(data) and not isinstance(record, KafkaRecord) and not self.is_skipped(index, data)
 
     def configuration_before(self, index: Index) -> Index:
         """Return the index of the last configuration before `index`; 0 if none is kept."""
@@ -159,7 +159,7 @@ class AppliedState:
         return self._configuration_indexes[place - 1] if place else 0
 
     def refusal_of(self, index: Index) -> str | None:
-        """Return the reason why the entry at `index` lacks an effect; None if it has one, or the entry is too old."""
+        """Return the reason why the entry at `index` is without effect; None if it has an effect, or is too old."""
         return self._refusals.get(index)
 
     def history_ends_at(self, index: Index) -> None:

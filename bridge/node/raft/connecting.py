@@ -3,8 +3,8 @@
     settings ──▶ TlsConnector (pins, or an authority)  ──▶ dialer(identity, role) ──▶ links, client, introductions
             └──▶ I2pConnector (proxy)                  ──▶ listen: TLS, or plain on loopback for the router's tunnel
 
-In every handshake, `farm_peers` signs for this node's identity, and checks the other side's identity. Introductions do
-not name a server: they are signed themselves, and work before the farm exists.
+In every handshake, `farm_peers` signs for this node's identity, and checks the other side's identity. A connection for
+introductions does not name a server: introductions are signed themselves, and are possible before the farm exists.
 
 `load_transport` reads the settings and their files first. It reports unusable files before this node sends anything.
 `Connecting` is made after the keys and the gateway.
@@ -214,7 +214,7 @@ class Connecting:
         return int(await nursery.start(server.listen, bind.host, bind.port, certificate, bound))
 
     def end_connections(self) -> None:
-        """Require every connected peer to prove the present credentials again."""
+        """End all incoming connections, so that every peer has to prove the present credentials."""
         self._server.places.end_established()
 
     def end_refused(self, refused: Callable[[ProvenPeer], bool]) -> None:

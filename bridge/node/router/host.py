@@ -6,9 +6,8 @@ delay heartbeats and probes, so this figure shows if the node keeps up. Each mea
 average hides the stalls that cause elections.
 
 The moments are on a fixed grid, and each moment during a stall counts with its own lateness. If each delay were
-measured from the previous wake-up, a stall of a second would count once, as a short one does. Then a process that
-stalls half of the time would show almost no lag. With the grid, the mean is the delay of a job that arrives at a random
-moment.
+measured from the previous wake-up, a long stall would count once, like a short one. Then a process that stalls half of
+the time would show almost no lag. With the grid, the mean is the delay of a job that arrives at a random moment.
 
 Periodic checks use the same moments (`sleep_to_tick`), so that a measurement does not need its own wake-up. Checks of
 the same moment run before or after the measurement. So on average the lag contains half of their time, although few

@@ -282,7 +282,7 @@ async def open_i2cp(
 ) -> AsyncIterator[tuple[I2cpConnection, RouterDate]]:
     """Yield a connection after the greeting, with the router's clock. `news` is called after each event.
 
-    Raise `RouterLost` if it cannot be opened; its methods raise it when it ends.
+    Raise `RouterLost` if the connection cannot be opened; the connection's methods raise it after the end.
     """
     stream = await open_stream(link)
     connection = I2cpConnection(stream, link, news)

@@ -144,7 +144,7 @@ class MasterSession:
             with trio.move_on_after(PUBLISH_TIMEOUT_S):
                 await offer.settled.wait()
             if offer.is_sent:
-                # The limits of the connection end this wait, too: it confirms the structure, or it ends.
+                # The connection's timeouts end this wait, too: the structure is confirmed, or the connection ends.
                 with trio.move_on_after(2 * ANSWER_TIMEOUT_S):
                     await offer.settled.wait()
             if not offer.settled.is_set():

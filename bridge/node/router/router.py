@@ -339,11 +339,11 @@ def checked_structure(
 
 def _replace_older(path: Path, offered: MetaLeaseSet, structure: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    lying = _read(path)
-    if lying == structure:
+    stored = _read(path)
+    if stored == structure:
         return
     try:
-        published_s = decode(lying).published_s
+        published_s = decode(stored).published_s
     except LeaseSetError:
         published_s = -1  # the file is missing, or a router would have dropped its structure
     if offered.published_s <= published_s:

@@ -81,8 +81,8 @@ class FarmKeys:
         """Return the credentials for other servers: the sealing key's first, then the other open keys'.
 
         After a replacement of all keys, the previous key's credentials come last. A server that missed the replacement
-        has only those, and must receive the log with the new key. Only a server with the certificate of a member gets
-        them.
+        has only those, and must receive the log with the new key. They are sent only to a server with the certificate
+        of a member.
         """
         current = self.current
         earlier = current.earlier_credentials[:1] if current.era else ()

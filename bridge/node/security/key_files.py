@@ -2,7 +2,7 @@
 
 A key that others on the machine can read is not secret, and an operator does not notice. So reading refuses such a key
 with a command as remedy. Writing creates and syncs a new file, which has the mode from the start. Only then does the
-file get its name. A later chmod would leave the file open for a moment. Only a farm key file can be replaced
+file get its name. Before a later chmod, others could read the file for a moment. Only a farm key file can be replaced
 (`replace_farm_key`): an overwritten master key means a lost farm.
 """
 
@@ -79,7 +79,7 @@ def stamp_of(path: Path) -> Stamp:
 
 
 class ChangedFiles(Generic[Content]):
-    """The content of files, which are read only if one has changed since the last successful reading."""
+    """The content of files. They are read again only if one has changed since the last successful reading."""
 
     def __init__(self, read: Callable[[], Content], *paths: Path) -> None:
         self._read = read

@@ -10,7 +10,7 @@ uncommitted entry is at worst a report that is too new. The applied state itself
 
 When entries are committed again, each node that published alone reports the timestamp of its last publication within
 one reporting period. This node commits its own publications only after that period, so that their timestamps are later.
-The structures of the outage remain valid for longer than that.
+The structures published alone remain valid for longer than that period.
 """
 
 import math
@@ -86,7 +86,7 @@ class Outage:
             await sleep_to_tick(LOOK_INTERVAL_S, rest_ms / 1000)
 
     def left_ms(self) -> float:
-        """Return the milliseconds until the log counts as stopped, unless it moves."""
+        """Return the milliseconds until the log counts as stopped, without another clock entry."""
         context = self._context
         period_ms = round(1000 * context.expected_period_s)
         return context.applied_state.quorum.left_ms(now_ms(), period_ms, context.election_timeout_ms)

@@ -65,11 +65,11 @@ AWAY_FIRST_S, AWAY_LONGEST_S = 60.0, 960.0
 
 
 class PublishingTurns:
-    """The failures to publish one master, and the withdrawals, which leave the *turn* to another server.
+    """Failures to publish one master, and withdrawals: a withdrawn node leaves its *turn* to another server.
 
         failures in a row < 2             repeated, with the pauses of the publishing task
         2, and another server is able     withdrawn: the report has `publishConfig` off and the failure
-        after 1, 2, 4, … at most 16 min   able again; the first failure withdraws it again, a success resets all
+        after 1, 2, 4, … at most 16 min   able again; one more failure withdraws the node, a success resets all
 
     The choice of the publisher compares figures of the router's health, but a healthy router may refuse each structure.
     If failures did not count, the farm would choose the node of this router permanently. A withdrawal uses
@@ -318,7 +318,7 @@ class PublishingTask:
         return None if self._hand_over_again else self._handed_over
 
     def _plan_alone(self) -> None:
-        """Without a quorum, pass a plan directly to the router, after a plan that is already in progress."""
+        """Plan without a quorum, for the router directly, unless an accepted plan still waits for its hand-over."""
         if self._accepted is not None or self._own is None or trio.current_time() < self._not_before_s:
             return
         farm, observations, now_ms = self._outage.farm, self._outage.observations(self._own), self._outage.log_time_ms

@@ -46,7 +46,7 @@ from consensus import Index
 from consensus.sessions import RequestId
 
 LAST_WORD_PATIENCE_S = 2.0
-WITNESS_LAG_MS = 20_000
+LOG_TIME_LAG_MS = 20_000
 """If a clock entry lags by more milliseconds, outdated reports have limited it."""
 LOOK_SHARE = 0.25
 """Share of a reporting period between two queries of leaves."""
@@ -132,7 +132,7 @@ class ReportingTask:
         look_at = started + self._context.period_s * LOOK_SHARE
         while (now := trio.current_time()) < (due_at := started + self._context.period_s * share):
             if (log_time_ms := self._context.applied_state.state.log_time_ms) != seen_ms:
-                if self._is_witness():
+                if self._is_needed_for_log_time():
                     return
                 seen_ms = log_time_ms
             if now >= look_at:
@@ -143,7 +143,7 @@ class ReportingTask:
                 with trio.CancelScope(deadline=min(due_at, look_at)):
                     await self._context.applied_state.news()
 
-    def _is_witness(self) -> bool:
+    def _is_needed_for_log_time(self) -> bool:
         """Return True if log time needs a report of this node: log time lags, or this node's last date was wrong.
 
         The reports of a majority bound log time, and they are up to a period old. So each node sends one more report
@@ -151,7 +151,7 @@ class ReportingTask:
         """
         context = self._context
         own = context.applied_state.state.servers.get(context.replica.server_id)
-        lags = context.clock_ms() - context.applied_state.state.log_time_ms > WITNESS_LAG_MS
+        lags = context.clock_ms() - context.applied_state.state.log_time_ms > LOG_TIME_LAG_MS
         return lags or (own is not None and own.clock_off)
 
     async def _send(self, report: Report) -> None:

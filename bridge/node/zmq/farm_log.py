@@ -161,7 +161,7 @@ class FarmLog:
 
 def as_clients_see(index: Index, entry: Entry, applied_state: AppliedState) -> Entry:
     """Return the entry of the farm's log at `index`, with the head of a ØMQ Raft entry."""
-    if entry.kind is not EntryKind.COMMAND or not entry.data or applied_state.is_copy(index, entry.data):
+    if entry.kind is not EntryKind.COMMAND or not entry.data or applied_state.is_skipped(index, entry.data):
         return no_op_entry(entry.term, NoOp())
     reqid = _named_reqid(entry.data) or made_reqid(index, applied_state.moments.time_at(index))
     return Entry(entry.term, EntryKind.COMMAND, reqid + entry.data)
