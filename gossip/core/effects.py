@@ -132,7 +132,7 @@ class AlarmKind(Enum):
     ADMIT_FAILED = "admit-failed"
     """The application's `admit` raised or returned an invalid result: the joiner was refused."""
     FOREIGN_VERSION = "foreign-version"
-    """Another node of the group uses another version of the protocol: the two cannot read each other's datagrams."""
+    """A sender uses another version of the protocol: this node and the sender cannot read each other's datagrams."""
 
 
 def rolled_back(node_id: NodeId, claimed: int, own: int) -> "Alarm":

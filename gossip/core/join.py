@@ -222,7 +222,7 @@ class Joiner:
             self._context.emit(Alarm(AlarmKind.KEY_RETIRED, text))
 
     def _drop_sender(self) -> bool:
-        """Drop a sender after `_UNREADABLE_BEFORE` datagrams, or after a long pause; return True if one was dropped."""
+        """Drop a sender that has sent enough datagrams, or none for long; return True if one was dropped."""
         old = self._context.now - _UNREADABLE_ALARM_MS
         for address, sender in self._unreadable.items():
             if sender.count >= _UNREADABLE_BEFORE or sender.seen_at <= old:

@@ -7,7 +7,7 @@ The RFC limits only the number of peers. The directory may be larger: it costs o
 in it when it loses some. Dead and departed members stay for a while as tombstones. Otherwise a replayed or late update
 would revive them.
 
-In a full directory, a newcomer replaces a member without a link. It comes from the first group that is not empty:
+In a full directory, a newcomer replaces a member without a link, from the first of these groups that is not empty:
 
     dead or left, never met by this node          the member without a mention for the longest time
     live, never met by this node                  the newest

@@ -124,7 +124,7 @@ class JoinReq(Struct, frozen=True, gc=False):
     """A request to become a peer of the receiver. The first has an empty `token`, the next the token from the nak.
 
     `peer_count` is the number of peers of the source. A receiver in a full overlay splits one of its links only for a
-    source that can use both ends. Without this count, two members with one vacancy each would split links without end.
+    source that can use both ends. Without this count, two members with one vacancy each would split links endlessly.
     `clock` is the Lamport time of the user messages at the source; a receiver that has just started adopts it.
     """
 

@@ -8,12 +8,13 @@ docs/explanation/gossip.md ("Probing") describes the round. docs/reference/gossi
 ping ("Relay"). Its section "Decisions" describes the pings to members that are not peers: scrubs, and pings to dead and
 departed members.
 
-A node begins one round per period. It also begins a round for each member that another node reports as suspect or dead.
-The local health multiplier lengthens period and timeout. In the rounds of the periods, a node probes its peers in
-rotation (SWIM paper, section 4.3). The rotation contains each peer once per pass, so a failed peer is found within two
-passes. A random choice in each round would not limit this time. A new peer enters the rotation at a random place, and
-the node shuffles the order after each pass. So members do not probe in a common rhythm. With the option `overlay`, a
-node does not use the rotation: it probes the alive peer whose last message is the oldest.
+A node begins one round per period. With the option `first_hand_verdicts`, it also begins a round for a member that
+another node reports as suspect or dead. The local health multiplier lengthens period and timeout. In the rounds of the
+periods, a node probes its peers in rotation (SWIM paper, section 4.3). The rotation contains each peer once per pass,
+so a failed peer is found within two passes. A random choice in each round would not limit this time. A new peer enters
+the rotation at a random place, and the node shuffles the order after each pass. So members do not probe in a common
+rhythm. With the option `overlay`, a node does not use the rotation: it probes the alive peer whose last message is the
+oldest.
 
 Pings outside of rounds use the same messages: pings that carry gossip, and pings to dead or departed members. If such a
 ping is not acked, the node does not suspect the member.
@@ -348,7 +349,7 @@ class Prober:
                 self._updates.accuse(doubted.target, doubted.incarnation)
 
     def _clear_doubts(self, node_id: NodeId) -> None:
-        """End the doubts about a member that is up, since others' verdicts against it are false."""
+        """End the doubts about a member that replied, since others' verdicts against it are false."""
         for seq in [seq for seq, each in self._doubted.items() if each.target == node_id]:
             del self._doubted[seq]
         self._updates.doubts.contradict(node_id)

@@ -15,7 +15,7 @@ one by its metadata. If a failed check admitted the joiner, a mistake in the che
 is refused (docs/reference/gossip-library.md).
 
 *Other farms.* Two farms may share a network, so a datagram under another farm's key does not raise an alarm here. The
-application decides whether its own members may be among the listed senders.
+application decides if the listed senders could be its own members.
 """
 
 import logging
@@ -136,7 +136,7 @@ class WireDescription(Struct, frozen=True):
     events_lost: int
     """Events that a reader missed."""
     resumptions: int = 0
-    """Steps between the clocks and new boot ids (a resumed snapshot, or a corrected clock); each drew a new salt."""
+    """Steps between the clocks, and new boot ids, after a resumption or a clock correction. Each led to a new salt."""
     other_farms: tuple[OtherFarm, ...] = ()
     """The last senders under another farm's key within a minute, in order of their addresses."""
 

@@ -204,7 +204,7 @@ class Sealed:
         }
 
     def seal(self, plain: bytes, receiver: NodeId = ANY_NODE, reply_key_id: bytes = b"") -> bytes:
-        """Seal for `receiver` with the primary key, or with the only key of the ring that the receiver has."""
+        """Seal for `receiver` with the primary key, or with another key that the receiver has (`reply_key_id`)."""
         if self._counter >= _COUNTER_LIMIT:
             raise OverflowError("the datagram counter is used up: restart the node")
         self._counter += 1
