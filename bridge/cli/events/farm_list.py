@@ -102,7 +102,7 @@ def _found(remote: Mapping[str, NodeAddress], addresses: Sequence[str]) -> tuple
 def _nodes_at(path: str) -> Sequence[NodeAddress]:
     """Return the node of a socket or a state directory, or all nodes whose state directories are in the directory.
 
-    Nodes next to it may belong to another farm.
+    Nodes next to a single state directory are left out: they may belong to another farm.
     """
     first = find_node(path)
     holds_nodes = isinstance(first, Path) and first.absolute().parent.parent == Path(path).expanduser().absolute()

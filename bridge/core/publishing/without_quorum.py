@@ -51,7 +51,7 @@ class QuorumWatch:
         self._moved_at, self.moved = now, True
 
     def left_ms(self, now: int, period_ms: int, election_timeout_ms: int) -> float:
-        """Return the milliseconds until the quorum is considered lost, unless the log moves; negative if it is lost."""
+        """Return the milliseconds until the quorum counts as lost without a clock entry; negative if it is lost."""
         patience_ms = max(PATIENCE_PERIODS * period_ms, PATIENCE_ELECTIONS * election_timeout_ms, MIN_PATIENCE_MS)
         return self._moved_at + patience_ms - now
 

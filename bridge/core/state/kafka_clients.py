@@ -328,9 +328,10 @@ def _is_over(since_ms: int, limit_ms: int, log_time_ms: int) -> bool:
 
 
 def _crowd(producers: Mapping[int, Producer], owner: Owner) -> Iterable[int] | None:
-    """Return the candidates to drop for a new producer of this owner; None while the table has room.
+    """Return the candidates to drop for a new producer of this owner; None while its shares and the table have room.
 
-    In a full table the node with the most producers loses one; within this node, the user with the most.
+    If the user's share is full, they are the user's producers. If the node's share is full, they belong to this node;
+    in a full table, to the node with the most. Within a node, they belong to the user with the most.
     """
     of_user = [each for each, producer in producers.items() if producer.principal == owner.principal]
     if len(of_user) >= PRODUCERS_OF_USER_MAX:

@@ -15,8 +15,7 @@ Forged numbers would also be kept: a term or log time near its limit, a publicat
 possible era. A running farm can only correct log time (`log_time_correction`). A new cluster may reset all these
 numbers (`Reset`), because its servers and the servers of the old cluster refuse each other. A reset changes all numbers
 of a kind, in all tables of the state (`numbers`), for example the terms in the offsets of Kafka's groups. Routers may
-still have a structure with the old timestamp; the operator sees when they stop refusing earlier ones
-(`refused_until_s`).
+still have a structure with the old timestamp, and refuse earlier timestamps for a time (`refused_until_s`).
 """
 
 from msgspec import Struct

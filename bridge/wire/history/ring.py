@@ -49,7 +49,7 @@ class Stored(Struct, frozen=True):
     last: Region | None
     """The newest region; None in a new file."""
     cut_off: int
-    """Number of regions with an invalid record; the remainder of such a region is not read."""
+    """Number of regions with an invalid header or record; the remainder of such a region is not read."""
 
 
 def read_ring(data: bytes) -> Stored:
