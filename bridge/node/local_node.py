@@ -68,7 +68,7 @@ class LocalNode(Struct, frozen=True):
 
     @property
     def pace(self) -> Pace:
-        """The period of publications."""
+        """The times between the publications of a master."""
         publishing = self.configuration.publishing
         if publishing.pace is PaceSetting.REPORTING_PERIOD:
             return Pace.of_period(publishing.reporting_period_ms)

@@ -258,7 +258,7 @@ class Formation:
         return made if all(seen == made for seen in self._foundings_seen()) else None
 
     def _complete(self) -> Founding | None:
-        """Return the founding of a set whose promises this node has all seen: its own set, or else the lowest one."""
+        """Return the founding of a set with all promises: this node's set, or the first that may still be created."""
         own = self._durable.promise
         sets = {member.notice.promise.founders for member in self._members.values() if member.notice.promise}
         complete = [

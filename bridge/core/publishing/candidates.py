@@ -120,7 +120,7 @@ def standby_of(state: FarmState, master: str, tuning: FarmTuning) -> int | None:
     if not able:
         return None
     best = max(able, key=rank)
-    # Scores of equal servers change order with each report. The first server by id does not.
+    # The order of similar scores changes with each report, so the first server by id is the default.
     alike = (each for each in able if each.preferred is best.preferred)
     near = next(each for each in alike if best.score - each.score < tuning.margin_points)
     current = max((each for each in able if each.standby), key=rank, default=near)

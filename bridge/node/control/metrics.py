@@ -3,7 +3,7 @@
 The figures come from the view, so nothing is counted a second time for metrics. A separate registry excludes the
 metrics of the process and of other libraries. Labels are names and short words. Node ids, destinations and addresses
 are excluded. Many people read a metrics store, and it keeps data for a long time, so it must not list routers and their
-services. Each label would also make a new time series.
+services. Each value of a label would also make a new time series.
 
 Each declared counter begins at 0 (`bridge.node.control.counters`); the counters of a client endpoint need the endpoint.
 A series that begins at 1 has not increased, so an alert would miss the first event.

@@ -62,7 +62,7 @@ class Proposal(Struct, frozen=True):
         return "" if tunnel in self.plan.tunnels else reason_against(tunnel, *_addresses(self.file))
 
     def write(self, text: str, check: Callable[[RouterSettings, Sequence[LeafSettings]], Checked]) -> Checked:
-        """Write the password and the text, and return the check of the written settings; raise PlanError or OSError."""
+        """Write all files, and return the check of the written settings; raise PlanError or OSError."""
         file = self.file
         assert file is not None  # noqa: S101 - its text is written
         password = None

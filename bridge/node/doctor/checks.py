@@ -138,7 +138,7 @@ def clock_check(now_s: int, synchronized: bool | None) -> Check:  # noqa: FBT001
 
 
 def farm_key_check(path: Path, state_dir: Path | None) -> Check:
-    """Check that the farm's key is readable by its owner only, and the ring of a node with gossip in `state_dir`."""
+    """Check the farm key file, and for a node with gossip the key ring in `state_dir`."""
     try:
         farm_key = load_farm_key(path)
     except KeyFileError as error:
@@ -247,7 +247,7 @@ def _port_check(
 
 
 def state_directory_check(path: Path) -> Check:
-    """Check that only the owner can write the state directory, or the nearest existing one above it."""
+    """Check that only this user can write the state directory, or the nearest existing directory above it."""
     existing = _existing(path)
     try:
         check_state_directory(path)

@@ -74,7 +74,7 @@ class InvitationListener:
     is_name_taken: Callable[[Joiner], bool] = lambda _: False
     redeemed: Callable[[Invitation, Joiner], None] = lambda *_: None
     refused: Callable[[str, RefusalCode], None] = lambda *_: None
-    """Receives the address of a sender with a valid form, and the reason of its refusal."""
+    """Receives the address of a refused sender, and the reason."""
     failed: Callable[[str | None], None] = lambda _: None
     """Receives the reason why the port cannot be opened, or None."""
     _running: dict[trio.CancelScope, None] = field(default_factory=dict, init=False)

@@ -113,14 +113,14 @@ class _Clocks(Struct):
         self.times_ms.append(time_ms)
 
     def time_after(self, place: int, before_ms: int | None) -> int:
-        """Return log time after the entry at `place`, if it was `before_ms` before the segment."""
+        """Return log time after the entry at `place`; `before_ms` is log time before the segment."""
         if before_ms is None or (self.corrected is not None and place >= self.corrected):
             return self.times_ms[place]
         return max(before_ms, self.times_ms[place])
 
 
 class StoredFarm:
-    """The committed log of one directory. Raises StoredFarmError from every method."""
+    """The committed log of one directory. Each method may raise StoredFarmError."""
 
     def __init__(self, directory: Path, committed_through: Index | None = None) -> None:
         """Open the log; the operator sets `committed_through` for a directory without a note."""

@@ -223,7 +223,7 @@ class ConsensusSettings:
         ),
     ] = AdmissionChoice.ASK
     derived: frozenset[str] = field(default=frozenset(), compare=False)
-    """Unset settings, of `consensus.bind` and `consensus.advertise`: their values come from other settings."""
+    """`consensus.bind` and `consensus.advertise`, if they are unset: their values then come from other settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
