@@ -6,7 +6,7 @@
 The command changes only two files: root changes Debian's file, and a user changes the file of the user's own i2pd. A
 process of another system user chooses its own command line, so the file that it names could be any file. If the file
 lacks a password, I2PControl gets a random one. With the published default, every user of the machine could control the
-router. If i2pd runs, only the owner of the file and i2pd's group can read the changed file.
+router. If i2pd runs, only the owner and the group of the file can read the changed file.
 """
 
 import secrets
