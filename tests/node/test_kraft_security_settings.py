@@ -126,6 +126,12 @@ def test_tool_uses_kafka_tool_settings() -> None:
             tool_security(settings)
 
 
+@pytest.mark.parametrize("text", ["[name=\udcff,password=s]", "[name=a,password=\udcff]"])
+def test_user_with_bytes_outside_utf8_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="user 1 has bytes that are not UTF-8"):
+        scram_users([f"SCRAM-SHA-256={text}"])
+
+
 def test_users_file_is_private_without_passwords(tmp_path: Path) -> None:
     settings = voter_settings({"node.id": "1", "log.dirs": str(tmp_path), "controller.quorum.voters": "1@a:1"})
     users = scram_users(["SCRAM-SHA-256=[name=a,password=secret,iterations=5000]", "SCRAM-SHA-512=[name=a,password=s]"])

@@ -134,6 +134,12 @@ def scram_users(added: Iterable[str]) -> dict[str, dict[Mechanism, ScramCredenti
     """
     users: dict[str, dict[Mechanism, ScramCredential]] = {}
     for number, text in enumerate(added, 1):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise SettingsError(
+                f"user {number} has bytes that are not UTF-8: write name and password in UTF-8"
+            ) from None
         found = _ADDED.fullmatch(text.strip())
         options = dict(part.strip().partition("=")[::2] for part in found[2].split(",")) if found is not None else {}
         if found is None or not {"name", "password"} <= options.keys() <= {"name", "password", "iterations"}:
