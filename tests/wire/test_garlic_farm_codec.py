@@ -385,6 +385,10 @@ def test_term_of_2_to_63_is_not_decoded() -> None:
     data[9] = 0x80
     with pytest.raises(GarlicFarmError, match="2\\^63"):
         decode_reply(bytes(data))
+    request = bytearray(encode_request(messages.RequestVoteRequest(source=1, destination=2, term=3)))
+    request[9] = 0x80
+    with pytest.raises(GarlicFarmError, match=f"header {2**63 + 3} is outside"):
+        decode_request(bytes(request))
 
 
 def test_gzip_bomb_is_refused_at_limit() -> None:

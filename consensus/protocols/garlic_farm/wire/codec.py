@@ -73,8 +73,8 @@ def _decode_whole(data: bytes | bytearray, at: int, log: bytes, limits: MessageL
     type_byte, source, destination, term, last_log_term, last_log_index, commit_index, _ = REQUEST_HEADER.unpack_from(
         data, at
     )
-    if max(term, last_log_term, last_log_index, commit_index) > LONG_MAX:
-        raise malformed("a term or index of the header is outside 0 … 2^63-1")
+    if (largest := max(term, last_log_term, last_log_index, commit_index)) > LONG_MAX:
+        raise malformed(f"a term or index of the header {largest} is outside 0 … 2^63-1")
     exchange = EXCHANGES[type_byte]
     entries = decode_entries(log, limits)
     applications = LogEntry not in map(type, entries)
