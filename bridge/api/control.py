@@ -440,8 +440,9 @@ class EventAnswer(Document, frozen=True):
 
     name: str
     """The name of the event."""
-    nodes: int
-    """Number of other nodes that gossip counts as running at this moment: stopped nodes miss the event."""
+    nodes: int | None = None
+    """Number of other nodes that gossip counts as running at this moment: stopped nodes miss the event. Nodes of older
+    versions do not report it."""
 
 
 class QueryAnswerView(Record, frozen=True):

@@ -9,8 +9,9 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from bridge.api.control import QueryAnswer, QueryAnswerView, Refused
+from bridge.api.control import EventAnswer, QueryAnswer, QueryAnswerView, Refused
 from bridge.api.events import QUERY, USER_EVENT
+from bridge.api.json import decode
 from bridge.api.trace import EventPage
 from bridge.cli.main import cli
 from bridge.node.events.event_log import EventLog
@@ -24,9 +25,9 @@ class FakeMessages:
     def __init__(self) -> None:
         self.sent: list[tuple[str, str]] = []
         self.queries: list[tuple[str, str, float]] = []
-        self.others = 2
+        self.others: int | None = 2
 
-    def send(self, name: str, payload: str) -> int:
+    def send(self, name: str, payload: str) -> int | None:
         if name == "gossip:x":
             raise Refused(400, "bad-request", "names that begin with gossip: are for gossip itself")
         self.sent.append((name, payload))
@@ -78,6 +79,12 @@ def test_event_without_other_node_reports_it(node: MessagingNode, garlicfarm: Ca
     result = garlicfarm("event", "deploy")
     assert (result.stdout, result.exit_code) == ("", 0)
     assert result.stderr == "No other node is running, so only this node records the event deploy.\n"
+
+
+def test_event_reply_of_older_version_is_success(node: MessagingNode, garlicfarm: Callable[..., Result]) -> None:
+    assert decode(b'{"schema":1,"name":"deploy"}', EventAnswer) == EventAnswer("deploy")
+    node.fake.others = None
+    assert garlicfarm("event", "deploy").stdout == "The event deploy is on its way to all nodes.\n"
 
 
 def test_refused_event_exits_with_reason(node: MessagingNode, garlicfarm: Callable[..., Result]) -> None:

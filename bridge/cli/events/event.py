@@ -37,10 +37,11 @@ def event(name: str, payload: str, node: str | None, *, as_json: bool) -> None:
     """
     answer = call_node(node, EVENT, EventRequest(name, payload))
     end_with_json(answer, as_json=as_json)
-    if answer.nodes:
-        echo(f"The event {name} is on its way to {answer.nodes} other node{'s' if answer.nodes > 1 else ''}.")
-    else:
+    if answer.nodes == 0:
         echo(f"No other node is running, so only this node records the event {name}.", err=True)
+        return
+    count = "all" if answer.nodes is None else f"{answer.nodes} other"
+    echo(f"The event {name} is on its way to {count} node{'' if answer.nodes == 1 else 's'}.")
 
 
 @click.command(cls=DashedCommand)
