@@ -17,7 +17,7 @@ from typing import Final, Self
 from msgspec import Struct, structs
 from msgspec.structs import replace
 
-SEED_ADDRESSES_LIMIT: Final = 64
+SEED_ADDRESSES_LIMIT: Final = 272
 """Limit for the addresses to join through."""
 
 

@@ -22,7 +22,7 @@ from gossip.wire.codec import CAPACITY_LIMIT
 from gossip.wire.secure_codec import DATAGRAM_LIMIT_BYTES
 
 DEFAULT_CAPACITY: Final = 30
-SEEDS_LIMIT: Final = 48
+SEEDS_LIMIT: Final = 256
 """The core keeps `SEED_ADDRESSES_LIMIT` addresses: these seeds, and the stored peers of the last run."""
 LEAVE_LINGER_LIMIT_MS: Final = 600_000
 _LEAST_DATAGRAM_BYTES: Final = 1200

@@ -31,7 +31,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 - no socket is bound to it; the tests only 
         ({"insecure": True}, "farm key"),
         ({"capacity": 0}, "capacity = 0"),
         ({"metadata": b"m" * 513}, "513 bytes, the limit is 512"),
-        ({"seeds": ("10.0.0.2:1",) * 49}, "49 seeds"),
+        ({"seeds": ("10.0.0.2:1",) * 257}, "257 seeds"),
         ({"seeds": ("10.0.0.2",)}, "expected HOST:PORT"),
         ({"seeds": ("10.0.0.2:0",)}, "port must be a number"),
         ({"seeds": ("8.8.8.8:7946",)}, "8.8.8.8:7946 is not a private address"),
