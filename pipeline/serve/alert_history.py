@@ -1,6 +1,6 @@
 """The outages in the recorded history under other alert settings, for `garlicfarm pipeline what-if-alerts`.
 
-    reports, clocks, by days ──▶ FarmsWatch with other rules ──▶ transitions ──▶ outages by `keep_firing_ms`
+    reports, clocks, in pieces ──▶ FarmsWatch with other rules ──▶ transitions ──▶ outages by `keep_firing_ms`
 
 The watch is the production code (`pipeline/watch`). The outages follow the rules of `pipeline/alerts/servers.sql`,
 which computes only the last outage of each server. An outage begins when a server goes down for the first time, or
@@ -8,14 +8,13 @@ after it has been healthy for `keep_firing_ms` or longer. It ends when the serve
 for `keep_firing_ms`. The command `silence`, a removal or an orderly departure suppresses an alert's message under every
 setting. So this module ignores them.
 
-Rows are read one day at a time, so that memory has a bound. After a correction, log time may return to an earlier day.
-Then these days are read together, because the watch needs the order of the log.
+Rows are read in pieces of the log, so that memory has a bound. The pieces have the order of the log, which the watch
+needs: after a correction, log time may return to an earlier day.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import date, timedelta
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -25,33 +24,27 @@ from pipeline.serve.query import SqlQuery, of_one_version
 from pipeline.watch.machine import HEALTHY, PRESENT_RULES, SILENT, SILENT_AFTER_PERIODS, Rules, Transition
 from pipeline.watch.watching import FarmsWatch
 
-_ENDS = "SELECT farm, log_time, unix_millis(log_time) AS end_ms FROM current_farm WHERE log_time IS NOT NULL"
-_SEEN = """
-    SELECT farm, index, unix_millis(log_time) AS at_ms, 'report' AS entry, server_id,
-      CASE WHEN length(request) <= 128 THEN request ELSE '' END AS request, coalesce(attached, false) AS attached,
-      uptime_ms, job_lag_ms, coalesce(destinations, 0) AS destinations,
-      coalesce(healthy_destinations, 0) AS healthy_destinations, NULL AS period_ms
-    FROM reports WHERE day BETWEEN DATE '$first' AND DATE '$last'
-    UNION ALL
-    SELECT farm, index, unix_millis(log_time), 'clock', leader_id, '', false, NULL, NULL, 0, 0, period_ms
-    FROM clocks WHERE day BETWEEN DATE '$first' AND DATE '$last'
-"""
-_DAYS = """
-    WITH spans AS (
-      SELECT farm, day, min(index) AS first, max(index) AS last,
-        max(max(index)) OVER (PARTITION BY farm ORDER BY day ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-      FROM (SELECT farm, day, index FROM reports UNION ALL SELECT farm, day, index FROM clocks)
-      WHERE day IS NOT NULL GROUP BY farm, day
-    ),
-    returns AS (
-      SELECT s.day, min(e.day) AS earlier
-      FROM spans s JOIN spans e ON e.farm = s.farm AND e.day < s.day AND e.last > s.first
-      WHERE s.first < s.before GROUP BY s.day
-    )
-    SELECT DISTINCT s.day, coalesce(r.earlier, s.day) AS earliest
-    FROM spans s LEFT JOIN returns r ON r.day = s.day ORDER BY s.day
-"""
-"""The days, each with the earliest day that has later entries of a farm."""
+PIECE_ENTRIES: Final = 50_000
+_ENDS = "SELECT farm, unix_millis(log_time) AS end_ms FROM current_farm WHERE log_time IS NOT NULL"
+_PIECES = f"""
+    SELECT s.index // $entries AS piece, min(s.day) AS first_day, max(s.day) AS last_day
+    FROM (SELECT farm, index, log_time, day FROM reports UNION ALL SELECT farm, index, log_time, day FROM clocks) s
+    JOIN ({_ENDS}) e ON e.farm = s.farm AND unix_millis(s.log_time) >= e.end_ms - $span_ms
+    GROUP BY piece ORDER BY piece
+"""  # noqa: S608 - own names
+_SEEN = f"""
+    SELECT s.* FROM (
+      SELECT farm, index, unix_millis(log_time) AS at_ms, 'report' AS entry, server_id,
+        CASE WHEN length(request) <= 128 THEN request ELSE '' END AS request, coalesce(attached, false) AS attached,
+        uptime_ms, job_lag_ms, coalesce(destinations, 0) AS destinations,
+        coalesce(healthy_destinations, 0) AS healthy_destinations, NULL AS period_ms
+      FROM reports WHERE $of_piece
+      UNION ALL
+      SELECT farm, index, unix_millis(log_time), 'clock', leader_id, '', false, NULL, NULL, 0, 0, period_ms
+      FROM clocks WHERE $of_piece
+    ) s
+    JOIN ({_ENDS}) e ON e.farm = s.farm AND s.at_ms >= e.end_ms - $span_ms
+"""  # noqa: S608 - own names
 _TYPES = {"request": pa.string(), "job_lag_ms": pa.float64(), "farm": pa.string(), "entry": pa.string()}
 
 
@@ -108,37 +101,26 @@ def alert_history(output: Output, settings: Sequence[AlertSetting], days: float)
     """
 
     def read(run_query: SqlQuery) -> list[list[Outage]]:
-        ends = {row["farm"]: row for row in run_query(_ENDS)}
+        ends_ms = {row["farm"]: row["end_ms"] for row in run_query(_ENDS)}
         histories = [
             _History(each, FarmsWatch((PERIOD_MIN_MS, PERIOD_MAX_MS), each.rules, each.silent_periods))
             for each in settings
         ]
-        since_ms = {farm: row["end_ms"] - round(days * 86_400_000) for farm, row in ends.items()}
-        for first, last in _together(run_query(_DAYS)):
-            if all(row["log_time"].date() - last > timedelta(days=days) for row in ends.values()):
-                continue
-            rows = [
-                row
-                for row in run_query(_SEEN.replace("$first", first.isoformat()).replace("$last", last.isoformat()))
-                if row["farm"] in ends and row["at_ms"] >= since_ms[row["farm"]]
-            ]
-            for each in histories if rows else ():
+        pieces, seen = (each.replace("$span_ms", str(round(days * 86_400_000))) for each in (_PIECES, _SEEN))
+        for piece in run_query(pieces.replace("$entries", str(PIECE_ENTRIES))):
+            first = piece["piece"] * PIECE_ENTRIES
+            # The days exclude files, and the indexes rows.
+            of_piece = (
+                f"day BETWEEN DATE '{piece['first_day']}' AND DATE '{piece['last_day']}'"
+                f" AND index BETWEEN {first} AND {first + PIECE_ENTRIES - 1}"
+            )
+            rows = run_query(seen.replace("$of_piece", of_piece))
+            for each in histories:
                 for farm, server, change in each.watch.changes(_table(rows)):
                     each.changes.setdefault((farm, server), []).append(change)
-        return [each.outages({farm: row["end_ms"] for farm, row in ends.items()}) for each in histories]
+        return [each.outages(ends_ms) for each in histories]
 
     return of_one_version(output, read)
-
-
-def _together(days: Iterable[Mapping[str, date]]) -> list[tuple[date, date]]:
-    """Return the first and the last day of each group of days that are read together."""
-    groups: list[tuple[date, date]] = []
-    for found in days:
-        first = found["earliest"]
-        while groups and groups[-1][1] >= first:
-            first = min(first, groups.pop()[0])
-        groups.append((first, found["day"]))
-    return groups
 
 
 def outages_of(farm: str, server: int, changes: Sequence[Transition], keep_ms: int, end_ms: int) -> list[Outage]:

@@ -31,6 +31,7 @@ from pipeline.cli.alerts import silence
 from pipeline.gold.answers import Around, answer_sql
 from pipeline.lake import Lake
 from pipeline.output.buckets import OvertakenError
+from pipeline.serve import alert_history as alert_history_module
 from pipeline.serve.alert_history import AlertSetting, alert_history
 from pipeline.serve.metrics import RunMetrics
 from pipeline.serve.query import documents
@@ -39,6 +40,7 @@ from pipeline.tables.files import DataFile
 from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS, STATES_SPEC
 from pipeline.watch import machine
 from pipeline.watch.machine import Transition
+from pipeline.watch.watching import FarmsWatch
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, address, arrow_entries_of, destination
 from tests.pipeline.made_tables import lake_at, write_batch, write_current_state, write_entries
 
@@ -244,6 +246,33 @@ def test_outages_around_time_correction_have_order_of_log(farm: Farm, keep_ms: i
     # All outages before the last correction are now in the future, except the first one.
     moments = {row["log_time"] - timedelta(milliseconds=row["after_ms"]) for row in documents(farm.output, changes)}
     assert max(moments) <= datetime.fromtimestamp(farm.log.log_time_ms / 1000, UTC)
+
+
+def test_pieces_of_alert_history_are_bounded(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A correction of many days must not cause a read of all later entries at the same time."""
+    year_ms = 365 * 86_400_000
+    farm.log.log_time_ms += year_ms
+    farm.report(1, 2, periods=3)
+    farm.log.log_time_ms -= year_ms
+    for _ in range(3):
+        farm.report(1, 2, periods=3)
+        farm.report(1, periods=4)
+        farm.log.log_time_ms += 86_400_000
+    farm.write()
+    whole = alert_history(farm.output, [AlertSetting(KEEP_MS)], days=5.0)
+    assert sum(each.failures for each in whole[0]) > 3
+    sizes: list[int] = []
+    changes = FarmsWatch.changes
+
+    def counted(watch: FarmsWatch, seen: pa.Table) -> Iterator[tuple[str, int, Transition]]:
+        sizes.append(seen.num_rows)
+        return changes(watch, seen)
+
+    monkeypatch.setattr(FarmsWatch, "changes", counted)
+    monkeypatch.setattr(alert_history_module, "PIECE_ENTRIES", 8)
+    assert alert_history(farm.output, [AlertSetting(KEEP_MS)], days=5.0) == whole
+    assert len(sizes) > 3
+    assert max(sizes) <= 8
 
 
 def test_outage_row_without_indexes_precedes_return(tmp_path: Path) -> None:
