@@ -6,6 +6,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
@@ -24,13 +25,14 @@ KEEP_FIRING_MINUTES = 10.0
 URL_MAX_BYTES = 8_192
 LONGEST_SECONDS = 366 * 86_400
 _SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_SERVERS = """
-SELECT CAST(server_id AS VARCHAR) AS server FROM current_routers
-UNION SELECT CASE WHEN json_valid(detail) THEN detail ->> '$.name' END FROM operator_actions
+_KNOWN = """
+SELECT 'server' AS kind, CAST(server_id AS VARCHAR) AS text FROM current_routers
+UNION SELECT 'server', CASE WHEN json_valid(detail) THEN detail ->> '$.name' END FROM operator_actions
   WHERE action IN ('admission', 'approval')
-UNION SELECT CASE WHEN json_valid(data) THEN coalesce(data ->> '$.name', data ->> '$.member') END FROM events
-  WHERE kind IN ('server-admitted', 'member-alive', 'member-suspect', 'member-dead', 'member-left')
+UNION SELECT 'server', CASE WHEN json_valid(data) THEN data ->> '$.name' END FROM events WHERE kind = 'server-admitted'
+UNION SELECT 'farm', unnest([farm, name]) FROM current_farm
 """
+"""The ids and names that an alert can have, as in `pipeline/alerts/servers.sql`."""
 _LASTING = re.compile(r"(?:\d{1,6}[dhms])+")
 
 
@@ -155,20 +157,21 @@ def silence(
     except SilencesError as error:
         raise click.ClickException(str(error)) from error
     _print(active, now_ms, as_json=as_json)
-    known = _known_servers(output) if servers else ()
-    for each in servers if known else ():
-        if each not in known:
-            echo(f"The tables do not contain a server {each}: check the name, or end it with --end N.", err=True)
+    known = _known(output) if servers else ()
+    given = [("server", each) for each in servers] + [("farm", farm)] * (farm != "")
+    for kind, text in given if known else ():
+        if (kind, text) not in known:
+            echo(f"The tables do not contain a {kind} {text}: check the name, or end it with --end N.", err=True)
 
 
-def _known_servers(output: Output) -> Collection[str]:
-    """Return the Raft ids and the names in the tables; empty without tables."""
-    from pipeline.serve.query import QueryError, documents  # noqa: PLC0415 - DuckDB is large
+def _known(output: Output) -> Collection[tuple[str, str]]:
+    """Return the servers and farms in the tables; empty without readable tables."""
+    with suppress(ImportError, OSError):
+        from pipeline.serve.query import QueryError, documents  # noqa: PLC0415 - DuckDB is large
 
-    try:
-        return {row["server"] for row in documents(output, _SERVERS)}
-    except QueryError:
-        return ()
+        with suppress(QueryError):
+            return {(row["kind"], row["text"]) for row in documents(output, _KNOWN)}
+    return ()
 
 
 def _print(active: list[Silence], now_ms: int, *, as_json: bool) -> None:

@@ -355,14 +355,33 @@ def test_unknown_server_in_command_causes_warning(farm: Farm) -> None:
     add_admission(farm, 2, "02" * 8, "node-2")
     farm.report(1, 2)
     farm.write()
-    write_trace(farm, ("server-admitted", {"server": 3, "name": "node-3", "id": "03" * 8}))
+    write_trace(
+        farm,
+        ("server-admitted", {"server": 3, "name": "node-3", "id": "03" * 8}),
+        # Alerts do not have the names of other members.
+        ("member-alive", {"member": "observer", "id": "04" * 8}),
+    )
     command = ["--for", "2h", "--output", str(farm.output)]
     for each in ("1", "2", "node-2", "node-3"):
         known = CliRunner().invoke(silence, ["--server", each, *command])
         assert (known.exit_code, known.stderr) == (0, "")
-    unknown = CliRunner().invoke(silence, ["--server", "node-2", "--server", "node-33", *command])
-    assert unknown.stderr == ("The tables do not contain a server node-33: check the name, or end it with --end N.\n")
-    assert len(Silences(farm.output).active(0)) == 6
+    others = ["--server", "node-2", "--server", "node-33", "--server", "observer", "--farm", "other"]
+    unknown = CliRunner().invoke(silence, [*others, *command])
+    assert unknown.stderr.splitlines() == [
+        f"The tables do not contain a {each}: check the name, or end it with --end N."
+        for each in ("server node-33", "server observer", "farm other")
+    ]
+    of_farm = CliRunner().invoke(silence, ["--server", "1", "--farm", farm.log.cluster_id, *command])
+    assert (of_farm.exit_code, of_farm.stderr) == (0, "")
+    assert len(Silences(farm.output).active(0)) == 8
+
+
+def test_silence_with_unreadable_tables_is_stored(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    farm.output.mkdir()
+    monkeypatch.setattr("pipeline.serve.query.documents", Mock(side_effect=PermissionError(13, "Permission denied")))
+    found = CliRunner().invoke(silence, ["--server", "a", "--for", "2h", "--output", str(farm.output)])
+    assert (found.exit_code, found.stderr) == (0, "")
+    assert [each.server for each in Silences(farm.output).active(0)] == ["a"]
 
 
 def test_departed_server_is_gone_unlike_dead_server(farm: Farm) -> None:
