@@ -94,7 +94,7 @@ def export(path: Path, bundle: Path, *, as_json: bool) -> None:
         write_private_file(bundle, bundle_text(farm_key, settings))
     end_with_json(BundleOutput(str(bundle), farm_key.label.hex(), settings), as_json=as_json)
     echo(f"{bundle} holds the farm key and the shared settings; any node that has this file can join the farm.")
-    echo(f"On each node: garlicfarm config import {bundle.name} DIRECTORY")
+    echo(f"On each node: garlicfarm config import {shlex.quote(bundle.name)} DIRECTORY")
 
 
 def _destination(signing_key: Path | None, destination: Destination | None) -> str:

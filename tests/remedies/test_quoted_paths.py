@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 OPTIONS = "state-dir|config|output|replace|node|farm-key|master"
-COMMAND = rf"(?:recover --from|--(?:{OPTIONS})|\bchmod [-+\w]+|\bchown \S+|`mv|`rm)"
+COMMAND = rf"(?:recover --from|config import|--(?:{OPTIONS})|\bchmod [-+\w]+|\bchown \S+|`mv|`rm)"
 PATH = re.compile(rf"{COMMAND} \0([^\0]*)\0")
 
 
