@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -29,8 +30,8 @@ from pipeline.feedback.submitting import Feedback, Submitted
 from pipeline.feedback.weighing import PRESENT, ClockRow, Proposal, ReportRow, Setting
 from pipeline.gold.tables import Gold
 from pipeline.serve.alert_history import AlertSetting, alert_history
-from pipeline.serve.history import replayed
-from pipeline.serve.query import documents
+from pipeline.serve.history import record_rows, replayed
+from pipeline.serve.query import documents, of_one_version
 from pipeline.tables.names import read_names
 from pipeline.tables.recent import recent_rows
 from tests.effort import IS_SOAK, over_seeds
@@ -141,6 +142,21 @@ def test_factor_steps_explain_each_entry_of_a_run(output: Path) -> None:
     missing = CliRunner().invoke(query, ["factor-steps", "--at", "2020-01-01", "--output", str(output)])
     reason = "No rows: the tables contain no entry of factors up to 2020-01-01T00:00:00.000Z\n"
     assert (missing.exit_code, missing.stderr) == (0, reason)
+
+
+def test_rows_around_correction_have_order_of_log(tmp_path: Path) -> None:
+    log = MadeUpLog()
+    log.log_time_ms += DAY_MS
+    log.tick(0)
+    log.log_time_ms -= DAY_MS
+    for milliseconds in (0, 3 * MINUTE_MS, DAY_MS):
+        log.tick(milliseconds)
+    log.log_time_ms -= MINUTE_MS
+    log.tick(0)
+    tables_of(log, tmp_path)
+    since, until = (datetime.fromtimestamp((EPOCH_MS + each) / 1000, UTC) for each in (0, 2 * DAY_MS))
+    rows = of_one_version(tmp_path, lambda run_query: record_rows(run_query, log.cluster_id, since, until))
+    assert [row.index for row in rows] == [1, 2, 3, 4, 5]
 
 
 @over_seeds(10, quick=1)
