@@ -376,7 +376,7 @@ def test_unknown_server_in_command_causes_warning(farm: Farm) -> None:
     assert len(Silences(farm.output).active(0)) == 8
 
 
-def test_silence_with_unreadable_tables_is_stored(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_is_suppressed_despite_unreadable_tables(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
     farm.output.mkdir()
     monkeypatch.setattr("pipeline.serve.query.documents", Mock(side_effect=PermissionError(13, "Permission denied")))
     found = CliRunner().invoke(silence, ["--server", "a", "--for", "2h", "--output", str(farm.output)])
