@@ -15,6 +15,7 @@ that lacks an earlier batch. The file is replaced as a whole (`pipeline/output/d
 stay in JSON between two batches: as objects, they would take a tenth of the driver's memory for 100,000 farms.
 """
 
+import shlex
 from collections.abc import Mapping
 from enum import Enum
 from typing import Final
@@ -112,7 +113,7 @@ def refuse_older(root: Output, batch: int, noted: int) -> None:
 
 def repair_remedy(output: Output) -> str:
     """Return the remedy for tables, records and checkpoints from different times."""
-    return f"stop the pipeline and run `garlicfarm pipeline repair --output {output}`, {_FROM_BACKUP}"
+    return f"stop the pipeline and run `garlicfarm pipeline repair --output {shlex.quote(str(output))}`, {_FROM_BACKUP}"
 
 
 def refuse_record(output: Output, query: str, record: NotedBatches | None, last: int) -> None:

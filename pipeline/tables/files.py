@@ -11,6 +11,7 @@ and row groups by their statistics.
 """
 
 import json
+import shlex
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -170,7 +171,7 @@ def remedy(root: Output) -> str:
     """Return the remedy for a damaged table."""
     if root.name in NOT_REPAIRED:
         return FROM_BACKUP
-    return f"run `garlicfarm pipeline repair --output {root.parent}`, {FROM_BACKUP}"
+    return f"run `garlicfarm pipeline repair --output {shlex.quote(str(root.parent))}`, {FROM_BACKUP}"
 
 
 def _damaged(root: Output, file: Path, error: Exception) -> OSError:
