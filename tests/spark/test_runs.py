@@ -117,7 +117,7 @@ def test_tables_without_checkpoint_are_refused(ran: Ran) -> None:
     _, output = ran
     prepare(output)
     shutil.rmtree(output / "checkpoint")
-    with pytest.raises(FarmLogError, match="no checkpoint"):
+    with pytest.raises(FarmLogError, match="without their checkpoint"):
         prepare(output)
 
 
