@@ -24,6 +24,8 @@ trace AS (
   -- An event read from a node and from a file counts once. NULL: an event of a file without log time.
   SELECT coalesce(e.farm, a.farm) AS farm, node, kind, unix_millis(min(log_time)) AS at_ms
   FROM events e CROSS JOIN alone a
+  -- The first start of a node is not a restart.
+  WHERE kind <> 'node-started' OR coalesce(get_json_object(data, '$.generation'), '') <> '1'
   GROUP BY coalesce(e.farm, a.farm), node, cursor, time_ms, kind
 ),
 -- The restarts of nodes, and the time ranges of lost events, in which restarts are unknown: for an event without log
