@@ -63,12 +63,14 @@ class Cluster:
         self.refuses = False
         self.urls: list[str] = []
         self.members: tuple[Peer, ...] = ()
+        self.peer: LoopbackPeer | None = None
 
     async def run(self, started: Callable[[Callable[[], None]], None]) -> None:
         """Serve until the stop function that `started` receives is called."""
         with zmq_context() as context:
             keys = ZapAuthenticator(context, lambda key: key == self.listed)
             peer, pub = LoopbackPeer(context, self.options), ZmqSocket(context, SocketKind.PUB)
+            self.peer = peer
             self.urls = [peer.url, pub.bind("tcp://127.0.0.1:*")]
             self.members = peer.scripted.members = (Peer("1", peer.url), DEAD)
             peer.scripted.script = self.answer
@@ -178,6 +180,16 @@ def test_status_shows_peers_with_unresponsive_ones(cluster: Cluster, zmq_raft: C
     assert document["peers"][1] == {"id": "2", "url": DEAD.url} | dict.fromkeys(
         ("role", "term", "firstIndex", "lastIndex", "commitIndex", "appliedIndex", "snapshotBytes", "pruneIndex")
     )
+
+
+def test_status_at_removed_peer_reports_leader(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
+    # given a peer that was removed: it returns the members without a leader
+    assert cluster.peer is not None
+    cluster.peer.scripted.leader = None
+    result = zmq_raft("status", "--timeout", "1.5")
+    assert "leader" in result.stdout.splitlines()[1].split()
+    assert cluster_commands.NO_LEADER not in result.stderr
+    assert json.loads(zmq_raft("status", "--timeout", "1.5", "--json").stdout)["leader"] == "1"
 
 
 def test_status_on_80_columns_has_one_line_per_figure(cluster: Cluster) -> None:

@@ -179,7 +179,10 @@ async def _status(client: "protocol.ZmqRaftClient", timeout_s: float) -> ZmqRaft
     async with trio.open_nursery() as nursery:
         for number, peer in enumerate(config.peers):
             nursery.start_soon(query, number, peer)
-    return ZmqRaftStatusOutput(config.leader, tuple(view for view in views if view is not None))
+    peers = tuple(view for view in views if view is not None)
+    # A removed peer returns the members, but does not know their leader.
+    leaders = [(view.term or 0, view.id) for view in peers if view.role == "leader"]
+    return ZmqRaftStatusOutput(config.leader or max(leaders, default=(0, None))[1], peers)
 
 
 async def _view(client: "protocol.ZmqRaftClient", peer: protocol.Peer, timeout_s: float) -> ZmqRaftPeerView:
