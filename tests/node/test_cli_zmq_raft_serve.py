@@ -39,6 +39,7 @@ def test_peer_serves_update_until_sigterm(tmp_path: Path) -> None:
         first = json.loads(output.readline())
         facts = {key: first[key] for key in ("schema", "event", "peer", "url", "logEntries")}
         assert facts == {"schema": 1, "event": "serving", "peer": "1", "url": peer.url, "logEntries": 0}
+        assert json.loads(output.readline())["members"] == [{"id": "1", "url": peer.url}]
         client = ["zmq-raft", "update", "hello", "--seed", peer.url, "--ident", "test"]
         assert CliRunner().invoke(cli, client).stdout.startswith("Committed at index 1")
         process.send_signal(signal.SIGTERM)

@@ -125,6 +125,8 @@ class PeerReporter(Lines):
             log_entries=entries,
             log_bytes=described.log_bytes,
         )
+        configuration = described.raft.configuration
+        self._members(configuration.servers, (), is_joint=configuration.is_joint)
 
     def _members(self, servers: Sequence[Server], newcomers: Sequence[Server], *, is_joint: bool) -> None:
         members, joining = _views(servers), _views(newcomers)
