@@ -95,6 +95,8 @@ PROJECT: Final = Path(__file__).parents[1]
 def main() -> None:
     """Run the parts of the command line, and print their figures."""
     options = _options()
+    if options.directory is not None:
+        options.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="garlicfarm-bench-", dir=options.directory) as directory:
         try:
             limits = machine.measure(Path(directory))
