@@ -183,7 +183,7 @@ def test_status_shows_peers_with_unresponsive_ones(cluster: Cluster, zmq_raft: C
 
 
 def test_status_at_removed_peer_reports_leader(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
-    # given a peer that was removed: it returns the members without a leader
+    # given a removed peer, which returns the members without a leader
     assert cluster.peer is not None
     cluster.peer.scripted.leader = None
     result = zmq_raft("status", "--timeout", "1.5")

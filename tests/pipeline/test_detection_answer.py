@@ -71,11 +71,11 @@ def test_detection_time_starts_at_last_report(tmp_path: Path) -> None:
 def test_member_alive_without_restart_is_false_suspicion(tmp_path: Path) -> None:
     events = [
         *trace_of("c", 1_200),
-        # given a suspicion less than a minute after the first start, a later one, and a death, all refuted; and a
-        # suspicion around a restart of the member
+        # given a refuted suspicion soon after the first start, a later one, and a refuted death
         *observed("a", 42, back=43),
         *observed("a", 300, back=302),
         *observed("a", 600, dead=605, back=607),
+        # and a suspicion around a restart of the member
         *observed("a", 1_195, back=1_203),
         # and an open suspicion
         *observed("a", 1_800, back=None),
