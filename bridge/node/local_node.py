@@ -38,7 +38,7 @@ from bridge.node.settings.router import FileRouterSettings
 from bridge.node.settings.timing import Profile, profile_of
 from bridge.wire.i2p.destination_keys import SigningKey
 from bridge.wire.keys.farm_key import FarmKey, FarmKeyError, check_founders
-from consensus.storage import check_place
+from consensus.storage import check_place, remove_left_over
 from gossip.node import NodeIdentity, endpoint, load_identity
 
 if TYPE_CHECKING:
@@ -170,6 +170,8 @@ def _begin(configuration: NodeConfiguration) -> Beginning:
     # Checked before other nodes discover this process: if a copy announced itself, the original node could treat itself
     # as the copy and stop.
     check_place(state_dir / RAFT_DIRECTORY)
+    remove_left_over(state_dir)
+    remove_left_over(configuration.farm_key.parent, configuration.farm_key.name)
     identity = load_identity(state_dir)
     return Beginning(identity, load_formation(state_dir, identity.node_id))
 

@@ -15,7 +15,12 @@ from .disk import (
     StorageInUseError as StorageInUseError,
 )
 from .disk_worker import ServerDisk as ServerDisk
-from .durable_file import replace_file as replace_file, sync_directory as sync_directory
+from .durable_file import (
+    open_aside as open_aside,
+    remove_left_over as remove_left_over,
+    replace_file as replace_file,
+    sync_directory as sync_directory,
+)
 from .file_access import access_advice as access_advice
 from .file_access import errors_with_path as errors_with_path
 from .hard_state import STATE_FILE as STATE_FILE, HardStateFile as HardStateFile

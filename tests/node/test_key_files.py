@@ -1,7 +1,9 @@
 """Key files on disk: other users cannot read them, and an existing file is never overwritten."""
 
+import fcntl
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,17 @@ def test_replacement_keeps_private_mode_without_leftovers(tmp_path: Path) -> Non
     assert path.read_bytes() == b"two"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("write", [lambda path: replace_file(path, b"one"), lambda path: write_private_file(path, "")])
+def test_new_file_removes_files_of_killed_writers(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    left, used, other = (tmp_path / f".{name}.tmp" for name in ("a[1].killed_0", "a[1].running0", "b.killed_0"))
+    for each in (left, used, other):
+        each.write_text("secret")
+    with used.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        write(tmp_path / "a[1]")
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a[1]", used, other])
 
 
 def test_second_change_within_one_tick_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

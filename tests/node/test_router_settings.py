@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+import trio
 
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.local_node import make_router, structure_files
+from bridge.node.local_node import begin, make_router, structure_files
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.node.router.i2cp_router import I2cpRouter
 from bridge.node.router.link import Link, Software
@@ -172,3 +173,14 @@ def test_router_class_follows_settings(tmp_path: Path) -> None:
     assert isinstance(real, I2cpRouter)
     assert structure_files(real, ()) == {}
     assert isinstance(make_router(load(tmp_path, ""), HostSampler(), LoopLag(), alarms, ()), FileRouter)
+
+
+def test_start_removes_files_of_killed_writers(tmp_path: Path) -> None:
+    configuration = load(tmp_path, "")
+    configuration.state_dir.mkdir(mode=0o700)
+    left = (configuration.state_dir / ".any.killed_0.tmp", tmp_path / ".farm.key.killed_0.tmp")
+    foreign_file = tmp_path / ".other.killed_0.tmp"
+    for each in (*left, foreign_file):
+        each.write_text("secret")
+    trio.run(begin, configuration)
+    assert [each.exists() for each in (*left, foreign_file)] == [False, False, True]

@@ -10,7 +10,6 @@ import errno
 import os
 import shlex
 import stat
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -37,7 +36,7 @@ from bridge.wire.keys.client_key import (
 from bridge.wire.keys.curve_key import CurveKey, curve_key_text, parse_curve_key
 from bridge.wire.keys.farm_key import FarmKey, FarmKeyError, farm_key_text, parse_farm_key
 from bridge.wire.keys.text import KeyTextError
-from consensus.storage import access_advice, replace_file, sync_directory
+from consensus.storage import access_advice, open_aside, replace_file, sync_directory
 
 Key = TypeVar("Key")
 Content = TypeVar("Content")
@@ -99,8 +98,7 @@ def write_private_file(path: Path, text: str) -> None:
     """Create `path`, readable by its owner only, with `text` durable in it. A kill leaves the whole file, or none."""
     try:
         # It has mode 0600 from the start: the umask can only remove bits.
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        aside = Path(name)
+        descriptor, aside = open_aside(path)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 # Some file systems add bits.
@@ -108,7 +106,7 @@ def write_private_file(path: Path, text: str) -> None:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            _name_new(aside, path)
+                _name_new(aside, path)
         finally:
             aside.unlink(missing_ok=True)
         sync_directory(path.parent)
