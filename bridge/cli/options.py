@@ -9,6 +9,7 @@ Earlier spellings (`--follow`, `--out`, `-w json`, `up --servers`) still work; t
 """
 
 import math
+import os
 import re
 import sys
 import time
@@ -22,6 +23,7 @@ import click
 
 from bridge.cli.failure import REFUSED, interruptible
 from bridge.cli.printing import clear_screen, echo, is_terminal
+from consensus.storage import errors_with_path, replace_file
 
 LEAST_TIMEOUT_S: Final = 0.1
 MOST_TIMEOUT_S: Final = 3600.0
@@ -182,3 +184,21 @@ wide_option = click.option(
 )
 file_path = NamedPath(path_type=Path, dir_okay=False)
 directory_path = click.Path(path_type=Path, file_okay=False)
+
+
+def write_user_file(path: Path, text: str) -> None:
+    """Replace the content of a file that the user named, durably; keep a link. Raise OSError with the old content."""
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        with errors_with_path(path):
+            path.write_text(text, encoding="utf-8")
+        return
+    os.umask(umask := os.umask(0o077))
+    replace_text(target, text, 0o666 & ~umask)
+
+
+def replace_text(path: Path, text: str, mode: int) -> None:
+    """Replace a file, with its owner and mode, or make it with a mode. Raise OSError."""
+    status = path.stat() if path.exists() else None
+    owner = None if status is None or os.geteuid() != 0 else (status.st_uid, status.st_gid)
+    replace_file(path, text.encode(), mode if status is None else status.st_mode & 0o777, owner)

@@ -8,6 +8,7 @@ import gc
 import os
 import resource
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -17,9 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bridge.cli.failure import fail, failures
-from bridge.cli.options import IntegerRange, NumberRange, file_path
+from bridge.cli.options import IntegerRange, NumberRange, file_path, write_user_file
 from bridge.cli.printing import echo, print_facts
-from consensus.storage import errors_with_path
 from gossip import SwimOptions
 from gossip.simulation import Play, Scenario, figures, load_ratio, picture
 
@@ -99,8 +99,8 @@ def gossip(
         stretches = (("all periods", 0), ("from churn on", story.settled_by))
         print_facts([_compared(f"{name}, against {compare:,}", played, other, first) for name, first in stretches])
     if plot is not None:
-        with failures(OSError), errors_with_path(plot):
-            plot.write_text(picture(played), encoding="utf-8")
+        with failures(OSError):
+            write_user_file(plot, picture(played))
         echo(f"chart: {plot}")
 
 
@@ -113,6 +113,8 @@ def _require_writable(plot: Path) -> None:
             pass
         if is_new:
             target.unlink()
+        elif target.is_file():  # The chart is written next to it, and replaces it.
+            tempfile.TemporaryFile(dir=target.parent).close()
     except OSError as error:
         fail(f"the chart cannot be written to {plot} ({error.strerror or error}): name another place")
 

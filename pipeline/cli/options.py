@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from bridge.cli.options import IntegerRange as IntegerRange  # noqa: PLC0414 - for all commands of the pipeline
 from bridge.cli.options import NumberRange as NumberRange  # noqa: PLC0414 - as above
 from bridge.cli.options import file_path as file_path  # noqa: PLC0414 - as above
+from bridge.cli.options import write_user_file
 from pipeline.cli.places import Farms, LogPlace, Topic
 from pipeline.gold.tables import window_ms
 from pipeline.output.buckets import HDFS, SCHEME, Output, output_of
@@ -295,7 +296,7 @@ class ProgressLine(StatusLine):
 def write_file(path: Path, text: str) -> None:
     """Write a file that the user named; end the command with the reason of a failure."""
     try:
-        path.write_text(text, encoding="utf-8")
+        write_user_file(path, text)
     except OSError as error:
         raise click.ClickException(f"{path} was not written: {error.strerror or error}; name another file") from error
 

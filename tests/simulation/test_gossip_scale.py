@@ -4,6 +4,7 @@ The same scenario with ten thousand members is a command line (docs/reference/si
 minutes.
 """
 
+import errno
 from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -150,3 +151,22 @@ def test_full_disk_names_chart(tmp_path: Path) -> None:
     failed = CliRunner().invoke(cli, ["simulate", "gossip", "--members", "4", "--periods", "20", "--plot", str(plot)])
     assert failed.exit_code == 1
     assert f"garlicfarm: {plot}: No space left on device" in failed.stderr
+
+
+def test_failed_write_keeps_earlier_chart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plot, link = tmp_path / "chart.svg", tmp_path / "link.svg"
+    command = ["simulate", "gossip", "--members", "4", "--periods", "20", "--plot", str(link)]
+    link.symlink_to(plot)
+    plot.write_text("earlier")
+    plot.chmod(0o640)
+
+    def full_disk(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, f"descriptor {descriptor}: no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("consensus.storage.durable_file.os.fsync", full_disk)
+        assert CliRunner().invoke(cli, command).exit_code == 1
+    assert plot.read_text() == "earlier"
+    assert CliRunner().invoke(cli, command).exit_code == 0
+    assert plot.read_text().startswith("<svg")
+    assert (link.is_symlink(), plot.stat().st_mode & 0o777) == (True, 0o640)

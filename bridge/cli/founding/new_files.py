@@ -22,12 +22,13 @@ from typing import Any, Final
 
 from bridge.cli.config import check_text
 from bridge.cli.failure import fail, failures
+from bridge.cli.options import replace_text
 from bridge.cli.printing import echo
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.raft.storage_note import RAFT_DIRECTORY
 from bridge.node.security.control_socket import SOCKET_NAME, answers
 from bridge.node.security.key_files import save_farm_key, save_signing_key
-from bridge.node.security.local_trust import ROOT, facts_about_node, make_state_directory
+from bridge.node.security.local_trust import facts_about_node, make_state_directory
 from bridge.node.settings.bundle import BundleError, toml_text
 from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration
 from bridge.node.settings.places import Places, has_service
@@ -225,6 +226,4 @@ def _check_address(configuration: NodeConfiguration) -> None:
 
 def replace_configuration(path: Path, text: str) -> None:
     """Replace a configuration, with its owner and mode, or make it. Raise OSError."""
-    status = path.stat() if path.exists() else None
-    owner = None if status is None or os.geteuid() != ROOT else (status.st_uid, status.st_gid)
-    replace_file(path, text.encode(), _MODE if status is None else status.st_mode & 0o777, owner)
+    replace_text(path, text, _MODE)
