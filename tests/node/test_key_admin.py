@@ -127,6 +127,8 @@ async def test_removal_is_refused_while_voter_or_member_is_down(tmp_path: Path) 
         stage.view = replace(stage.view, members=voters_down_and_dead, raft=replace(stage.view.raft, voters=voters))
         listing = await stage.admin.listing()
         assert listing.absent == ("attic", "node-4", "node-5"), "foreign and evicted nodes do not count"
+        with pytest.raises(Refused, match="no key has the id 'bad'"):
+            await stage.admin.remove("bad", force=False)
         with pytest.raises(Refused, match="attic, node-4, node-5 are down") as refused:
             await stage.admin.remove(old, force=False)
         await stage.admin.check_removal(old, force=True)

@@ -208,6 +208,8 @@ class GossipKeyAdmin(KeyAdmin):
     async def check_removal(self, name: str, *, force: bool) -> None:
         """Raise `Refused` if `remove` would refuse this key."""
         self._require_majority()
+        with self._refusals():
+            await self._room.without(name, force=force)
         absent = self._absent()
         if absent and not force:
             raise Refused(
@@ -217,8 +219,6 @@ class GossipKeyAdmin(KeyAdmin):
                 " them, and they get the new key automatically; or use --force, and give them the current key file"
                 " before their next start (`garlicfarm keys export FILE`)",
             )
-        with self._refusals():
-            await self._room.without(name, force=force)
 
     async def remove(self, name: str, *, force: bool) -> None:
         """Have every member refuse a key."""
