@@ -67,7 +67,7 @@ def floodfills(*, routers: Path, day: date | None, count: int, output: Path, spa
             keep(output, closest_floodfills(known, found, today, count))
         finally:
             session.stop()
-    echo(f"{SPEC.name}: {len(addresses)} destinations, {len(hashes)} routers, around {today}. See `pipeline query`.")
+    echo(f"{SPEC.name}: {len(addresses)} destinations, {len(hashes)} routers, around {today}.")
 
 
 def router_hashes(place: Path) -> list[str]:

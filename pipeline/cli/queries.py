@@ -145,22 +145,22 @@ def query(
             from pipeline.serve.factor_steps import factor_steps  # noqa: PLC0415 - DuckDB is large
 
             answer = factor_steps(output, moment)
-            _print_answer(answer, as_json=as_json, as_csv=as_csv)
+            _print_answer(answer, output, as_json=as_json, as_csv=as_csv)
             if not (answer.has_rows or answer.empty):
                 echo(f"No rows: the tables contain no entry of factors up to {_plain(moment)}", err=True)
             return
         from pipeline.serve.query import query_result  # noqa: PLC0415 - DuckDB is large
 
         with query_result(output, sql, with_gaps=True) as answer:
-            _print_answer(answer, as_json=as_json, as_csv=as_csv)
+            _print_answer(answer, output, as_json=as_json, as_csv=as_csv)
             if not (answer.has_rows or answer.empty or name is None) and (why := why_empty(name)):
                 echo(f"No rows: {why}", err=True)
 
 
-def _print_answer(answer: "Answer", *, as_json: bool, as_csv: bool) -> None:
+def _print_answer(answer: "Answer", output: Output, *, as_json: bool, as_csv: bool) -> None:
     for name in answer.empty:
         echo(f"{name} is empty: {_FILLED_BY.get(name, 'the read entries do not produce any')}", err=True)
-    for line in lines(answer.gaps):
+    for line in lines(answer.gaps, output):
         echo(line, err=True)
     if as_json:
         for row in answer.documents():

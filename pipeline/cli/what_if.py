@@ -90,7 +90,7 @@ def what_if(*, left_at: float, days: float, output: Output, as_json: bool, **par
             f"{output} does not contain a report with a window in router_health. Read a log with `garlicfarm pipeline"
             " run`, or `backfill` without --no-derived"
         )
-    for text in lines(gaps):
+    for text in lines(gaps, output):
         echo(text, err=True)
     for farm, past in sorted(pasts.items()):
         if len(past.health) > SERVERS_MAX:

@@ -82,7 +82,7 @@ def what_if_alerts(
         )
         before, after = alert_history(output, (present, tried), days)
         gaps = stored_gaps(output)
-    for text in lines(gaps):
+    for text in lines(gaps, output):
         echo(text, err=True)
     both = [("both" if any(each.overlaps(other) for other in before) else "other", each) for each in after]
     only = [("present", each) for each in before if not any(each.overlaps(other) for other in after)]

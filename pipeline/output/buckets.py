@@ -295,7 +295,7 @@ def _hdfs_remedy(error: Exception) -> str:
     # Without the frames of the name node.
     reason = " ".join(_TREE.sub("", str(error).partition("\n\tat ")[0]).split())
     if isinstance(error, FileNotFoundError):
-        return f"a file was deleted ({reason}): run `garlicfarm pipeline repair`"
+        return f"a file was deleted ({reason}): run `garlicfarm pipeline repair --output OUTPUT`"
     if isinstance(error, PermissionError):
         return f"access was refused ({reason}): give the user HADOOP_USER_NAME the right to write there"
     return f"HDFS cannot be used ({reason}): check the address, and HADOOP_CONF_DIR for a name service"
@@ -310,7 +310,7 @@ def _remedy(error: Exception) -> str:
     if type(error).__name__ in _REFUSED or "403 Forbidden" in text:
         return f"access was refused ({reason}): set {_KEY} and AWS_SECRET_ACCESS_KEY to a key with the rights {RIGHTS}"
     if isinstance(error, FileNotFoundError):
-        return f"an object was deleted ({reason}): run `garlicfarm pipeline repair`"
+        return f"an object was deleted ({reason}): run `garlicfarm pipeline repair --output OUTPUT`"
     if isinstance(error, ImportError):
         return "the package obstore is missing: pip install 'garlicfarm[pipeline]'"
     endpoint = os.environ.get(ENDPOINT)

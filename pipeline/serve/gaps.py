@@ -13,6 +13,7 @@ offsets without a gap, and stops if the topic has lost records. The record of ba
 numbers than the tables. Entries before the first one read are not a gap: a run may begin anywhere in the log.
 """
 
+import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -48,8 +49,6 @@ ORDER BY 1, 2
 NOT_OF_THE_LOG = frozenset({"ranges", "events", "members", "convergence", "closest_floodfills", "alerting_states"})
 """Tables that gaps of the log do not affect. `ranges` shows the gaps itself."""
 FARMS_SHOWN = 10
-_LISTED = "`garlicfarm pipeline query completeness` lists the days"
-_REPAIRED = "`garlicfarm pipeline repair` reads them again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +104,18 @@ def concerns(tables: Collection[str]) -> bool:
     return bool(tables) and not NOT_OF_THE_LOG.issuperset(tables)
 
 
-def lines(gaps: Sequence[Gap]) -> Iterator[str]:
-    """Yield a line for each farm, with the remedy."""
+def lines(gaps: Sequence[Gap], output: Output | str) -> Iterator[str]:
+    """Yield a line for each farm, with the remedy for the output directory."""
+    chosen = f"--output {shlex.quote(str(output))}"
+    listed = f"`garlicfarm pipeline query completeness {chosen}` lists the days"
+    repaired = f"`garlicfarm pipeline repair {chosen}` reads them again"
     farms = list(dict.fromkeys(each.farm for each in gaps))
     for farm in farms[:FARMS_SHOWN]:
         found = [each for each in gaps if each.farm == farm]
-        remedy = _LISTED if all(each.is_gone for each in found) else f"{_LISTED}, {_REPAIRED}"
+        remedy = listed if all(each.is_gone for each in found) else f"{listed}, {repaired}"
         yield f"farm {farm} has a gap: {sentence(found)}; {remedy}"
     if len(farms) > FARMS_SHOWN:
-        yield f"{len(farms) - FARMS_SHOWN:,} more farms have gaps; {_LISTED}"
+        yield f"{len(farms) - FARMS_SHOWN:,} more farms have gaps; {listed}"
 
 
 def sentence(gaps: Sequence[Gap]) -> str:

@@ -203,7 +203,7 @@ def _verdict(
         lines.append(f"<p>{escape(counted)} healthy at the end of the tables.</p>")
     lines += [_named(state, [*same], name_of) for state, same in groupby(known, key=lambda each: each.state)]
     lines += [_reach(end, alone=len(ends) == 1) for end in ends.values()] if len(ends) <= NAMED else []
-    lines += [f"<p>{escape(printable(each))}</p>" for each in gap_lines(gaps)]
+    lines += [f"<p>{escape(printable(each))}</p>" for each in gap_lines(gaps, "OUTPUT")]
     return f'<div class="verdict {kind}" role="status">{"".join(lines)}</div>'
 
 
@@ -428,7 +428,9 @@ class _Page:
                     f"{self.farm(each.farm)}{each.first} to {each.last}",
                     each.entries,
                     each.days,
-                    "none: the farm does not have them any more" if each.is_gone else "garlicfarm pipeline repair",
+                    "none: the farm does not have them any more"
+                    if each.is_gone
+                    else "garlicfarm pipeline repair --output OUTPUT",
                 )
                 for each in shown
             ],

@@ -26,6 +26,7 @@ from pipeline.output.buckets import Output
 from pipeline.output.documents import Document, sync
 from pipeline.source.log_client import FarmLogError
 from pipeline.source.offsets import WHOLE_FARMS, Offset, WholeOffsets, entries_before
+from pipeline.tables.batch_notes import repair_remedy
 
 SWEEP_OFFSETS: Final = 100
 """The number of stored offsets between two removals."""
@@ -93,7 +94,7 @@ class OffsetShards(WholeOffsets):
         file = self._checkpoint / FOLDER / name
         content = Document(file).read() or b""
         if blake2b(content, digest_size=16).hexdigest() != name:
-            raise FarmLogError(f"{file} is missing or damaged: run `garlicfarm pipeline repair`")
+            raise FarmLogError(f"{file} is missing or damaged: {repair_remedy(self._checkpoint.parent)}")
         return content
 
     def _remember(self, names: tuple[str, ...], contents: Sequence[bytes]) -> None:
