@@ -15,6 +15,7 @@ times in the far future.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -24,6 +25,7 @@ from msgspec.structs import replace
 from bridge.api.outputs import BackupOutput, CutView, RecoveryOutput, RestoreOutput
 from bridge.api.printable import clock_text
 from bridge.cli.failure import confirm, fail, failures
+from bridge.cli.founding.starting import as_reader
 from bridge.cli.node_queries import node_option, query_current
 from bridge.cli.options import IntegerRange, NamedPath, directory_path, json_option, yes_option
 from bridge.cli.printing import echo, end_with_json
@@ -44,8 +46,8 @@ from bridge.node.offline.state_reading import Cut, StateReadingError, read_direc
 from bridge.node.security.farm_keys import with_stored_keys
 from bridge.node.security.key_files import KeyFileError, load_farm_key, replace_farm_key
 from bridge.node.security.local_trust import UntrustedPathError, make_state_directory
+from bridge.node.settings.places import node_places
 from bridge.wire.keys.backup import Backup, BackupError, decode_backup, encode_backup
-from bridge.wire.keys.farm_key import FarmKey
 from bridge.wire.membership.formation_state import encode_formation_state
 from consensus import MAX_NUMBER
 from consensus.storage import access_advice, replace_file, sync_directory
@@ -119,8 +121,16 @@ def recover(
     log_time_ms = clock_ms() if "time" in resets else None
     reset = Reset("term" in resets, log_time_ms, "second" in resets, "era" in resets)
     with failures(RecoveryError, KeyFileError, StateError):
-        plan = _plan(source, new, cut_after, reset)
-        farm_key = None if key_file is None else _usable_key(key_file, plan.state_dir)
+        places = node_places()
+        with as_reader(places, source):
+            plan = _plan(source, new, cut_after, reset)
+        as_owner = partial(as_reader, places, plan.state_dir)
+        farm_key = None
+        if key_file is not None:
+            with as_reader(places, key_file):
+                farm_key = load_farm_key(key_file)
+            with as_owner():  # Unusable keys are reported before the first change.
+                with_stored_keys(farm_key, plan.state_dir)
         if dry_run:
             _show(plan, as_json=as_json)
             return
@@ -129,12 +139,15 @@ def recover(
         confirm(_question(plan), yes=yes)
         if key_file is not None and farm_key is not None:
             # A file that cannot be replaced ends the command here, before the cluster is created.
-            replace_farm_key(key_file, farm_key)
-        trio.run(carry_out, plan)
+            replace_farm_key(key_file, farm_key, reader=as_reader(places, key_file))
+        with as_owner():
+            trio.run(carry_out, plan)
         if key_file is not None and farm_key is not None:
             era = 0 if reset.era else farm_key.era
             filed = replace(farm_key, cluster_id=plan.new_cluster_id, era=era)
-            replace_farm_key(key_file, with_stored_keys(filed, plan.state_dir), earlier=reset.era)
+            with as_owner():  # `carry_out` can reset the era of the stored keys.
+                filed = with_stored_keys(filed, plan.state_dir)
+            replace_farm_key(key_file, filed, earlier=reset.era, reader=as_reader(places, key_file))
     end_with_json(_output(plan, recovered=True), as_json=as_json)
     echo(f"Created cluster {plan.new_cluster_id.hex()}. Start the node in {plan.state_dir}; it is the only voter.")
     if plan.aside is None:
@@ -144,14 +157,6 @@ def recover(
     if key_file is not None:
         echo(f"{key_file} names the new cluster.")
     echo(f"Then, {REJOIN}.")
-
-
-def _usable_key(key_file: Path, state_dir: Path) -> FarmKey:
-    """Return the key in the file; raise KeyFileError and StateError before the first change if keys are unusable."""
-    farm_key = load_farm_key(key_file)
-    # `carry_out` can reset the era of the stored keys, so they are merged after it.
-    with_stored_keys(farm_key, state_dir)
-    return farm_key
 
 
 def _show(plan: RecoveryPlan, *, as_json: bool) -> None:

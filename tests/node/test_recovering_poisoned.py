@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from bridge.node.offline.state_reading import FarmOnDisk, read_directory
 from bridge.node.raft.storage_note import RAFT_DIRECTORY
 from bridge.node.security import key_files
 from bridge.node.security.key_files import load_farm_key, save_farm_key
+from bridge.node.settings.places import Places
 from bridge.wire.keys.backup import encode_backup
 from bridge.wire.keys.farm_key import new_farm_key
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm_at_once, encode_farm
@@ -40,6 +42,7 @@ from tests.node.test_state_reading import BASE_MS, ENTRIES, FIRST, FOUNDING, A, 
 YEAR_2106_MS = (2**32 - 2) * 1000
 LAST = Publication("master", 1, YEAR_2106_MS // 1000, "content")
 LAST_TERM = MAX_NUMBER - 1
+SERVICE_USER = 65_534
 
 
 def own(record: Level | Clock | Publication | Report | KeyReplacement) -> bytes:
@@ -155,6 +158,23 @@ def test_key_file_gets_present_keys_of_state_directory(tmp_path: Path) -> None:
     assert (filed.key_ring.primary, filed.cluster_id) == (present.primary, founding.cluster_id)
 
 
+def test_root_recovers_for_service_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as below:
+        root, key = Path(below), new_farm_key(3)
+        root.chmod(0o755)
+        places = Places(root, bad_directory(root / "state"), is_service=True)
+        save_farm_key(places.farm_key, key)
+        keep_keys(places.state_dir, key.key_ring)
+        for each in (places.farm_key, places.state_dir, *places.state_dir.rglob("*")):
+            if os.geteuid() == 0:
+                os.chown(each, SERVICE_USER, SERVICE_USER)
+        owner = places.state_dir.stat().st_uid
+        monkeypatch.setattr("bridge.cli.recover.node_places", lambda: places)
+        code, output = called(places.state_dir, "--farm-key", str(places.farm_key), "--yes")
+        assert code == 0, output
+        assert {each.stat().st_uid for each in (places.farm_key, *places.state_dir.rglob("*"))} == {owner}
+
+
 def test_damaged_stored_keys_are_refused_before_any_change(tmp_path: Path) -> None:
     directory, key, key_file = bad_directory(tmp_path / "node"), new_farm_key(3), tmp_path / "farm.key"
     save_farm_key(key_file, key)
@@ -169,7 +189,7 @@ def test_damaged_stored_keys_are_refused_before_any_change(tmp_path: Path) -> No
 
 
 def test_unwritable_key_file_is_reported_before_any_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: Path, *_: object) -> None:
+    def fail(path: Path, *_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     directory, key_file = bad_directory(tmp_path / "node"), tmp_path / "farm.key"

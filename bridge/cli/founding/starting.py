@@ -4,7 +4,6 @@ the unit of the package, and systemd runs     systemctl enable --now garlicfarm.
 otherwise                                     `garlicfarm run` in this terminal
 """
 
-import os
 import shlex
 import shutil
 import subprocess
@@ -91,5 +90,7 @@ def node_farm_key(places: Places, path: Path) -> FarmKey:
 
 
 def as_reader(places: Places, path: Path) -> AbstractContextManager[None]:
-    """Act as the node's user if the file belongs to it, or else as this user. Reading refuses files of other users."""
-    return as_node_user(places) if path.exists() and path.stat().st_uid != os.geteuid() else nullcontext()
+    """Act as the node's user if the path belongs to it, or else as this user. Reading refuses files of other users."""
+    exist = places.is_service and path.exists() and places.state_dir.exists()
+    is_of_node = exist and path.stat().st_uid == places.state_dir.stat().st_uid
+    return as_node_user(places) if is_of_node else nullcontext()
