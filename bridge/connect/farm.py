@@ -12,6 +12,7 @@ this leaf ends the streams that wait for it. The client opens connections to the
 """
 
 import os
+import pwd
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -41,8 +42,11 @@ READY_TIMEOUT_S = 90.0
 
 def default_cache_dir() -> Path:
     """Return the directory of cached structures: `garlicfarm` in the user's cache directory."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "garlicfarm"
+    given, home = (Path(os.environ.get(name, "")) for name in ("XDG_CACHE_HOME", "HOME"))
+    if given.is_absolute():
+        return given / "garlicfarm"
+    # A relative path would name another directory in each working directory.
+    return (home if home.is_absolute() else Path(pwd.getpwuid(os.getuid()).pw_dir)) / ".cache/garlicfarm"
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ were not used for an hour are removed, the longest unused first.
 """
 
 import os
+import pwd
 import shutil
 import stat
 import tempfile
@@ -38,11 +39,16 @@ _new_bytes: list[int] = []
 
 def cache_directory() -> Path:
     """Return the directory of copies."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        base = Path(given) if given.startswith("/") else Path.home() / ".cache"
-    except RuntimeError:
-        base = Path(tempfile.gettempdir()) / f"garlicfarm-cache-{os.getuid()}"
+    given, home = (Path(os.environ.get(name, "")) for name in ("XDG_CACHE_HOME", "HOME"))
+    if given.is_absolute():
+        base = given
+    elif home.is_absolute():
+        base = home / ".cache"
+    else:
+        try:
+            base = Path(pwd.getpwuid(os.getuid()).pw_dir) / ".cache"
+        except KeyError:
+            base = Path(tempfile.gettempdir()) / f"garlicfarm-cache-{os.getuid()}"
     return base / "garlicfarm" / "tables"
 
 

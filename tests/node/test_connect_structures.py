@@ -1,6 +1,7 @@
 """The structure of a client: hostile directories, the cache, refreshes, and structures that have ended."""
 
 import os
+import pwd
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -337,3 +338,5 @@ def test_cache_is_in_the_cache_directory_of_the_user(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv("XDG_CACHE_HOME", unset)
         monkeypatch.setenv("HOME", "/home/me")
         assert default_cache_dir() == Path("/home/me/.cache/garlicfarm")
+    monkeypatch.setenv("HOME", "relative")
+    assert default_cache_dir() == Path(pwd.getpwuid(os.getuid()).pw_dir) / ".cache/garlicfarm"

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import pickle
+import pwd
 import resource
 import shutil
 import threading
@@ -400,6 +401,8 @@ def test_offset_shards_in_bucket_are_repeated_and_swept(place: BucketPath, monke
 def test_relative_cache_home_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert data_files.cache_directory() == Path.home() / ".cache/garlicfarm/tables"
+    monkeypatch.setenv("HOME", "relative")
+    assert data_files.cache_directory() == Path(pwd.getpwuid(os.getuid()).pw_dir) / ".cache/garlicfarm/tables"
 
 
 def test_refused_write_of_table_ends_with_remedy(s3: S3Server, place: BucketPath) -> None:
