@@ -24,8 +24,8 @@ __all__ = ["garlicfarm"]
 TIMEOUT_S = 60.0
 NOW_MS = int(time.time() * 1000)
 ENTRIES = [
-    (b'{"clock":{"time":1000,"id":1}}', NOW_MS - 3_600_000),
-    (b'{"level":{"number":2,"version":"0.1.0"}}', NOW_MS - 3_600_000),
+    (b'{"clock":{"time":1000,"id":1}}', NOW_MS - 86_400_000),
+    (b'{"level":{"number":2,"version":"0.1.0"}}', NOW_MS - 86_400_000),
     (b'{"clock":{"time":2000,"id":2}}', NOW_MS - 1_000),
     (b'{"mine":"\\u001b[31m"}', NOW_MS),
 ]
@@ -77,7 +77,7 @@ def test_entries_are_printed_as_text_or_raw(garlicfarm: Callable[..., Result]) -
         (["--type", "clock"], [1, 3]),
         (["--type", "clock", "--type", "level"], [1, 2, 3]),
         (["--by", "node-2"], [3]),
-        (["--since", "10m"], [3, 4]),
+        (["--since", "12h"], [3, 4]),
         (["--from", "2", "--type", "clock"], [3]),
         (["--type", "clock", "--limit", "1"], [1]),
     ],
@@ -103,7 +103,7 @@ def test_tail_starts_before_end_of_log(garlicfarm: Callable[..., Result], logged
     [
         (["--tail", "1", "--type", "clock"], [3]),
         (["--tail", "9", "--type", "clock"], [1, 3]),
-        (["--tail", "9", "--type", "clock", "--since", "10m"], [3]),
+        (["--tail", "9", "--type", "clock", "--since", "12h"], [3]),
         (["--tail", "3", "--limit", "1"], [2, 3, 4]),
         (["--tail", "0"], []),
         (["--tail", "3", "--type", "factors"], []),

@@ -73,7 +73,7 @@ def test_table_without_checkpoint_is_refused(table: str, checkpoint: str, tmp_pa
     write_batch(tmp_path, table, 0, [{"log_time": datetime(2026, 1, 1, tzinfo=UTC)}])
     prepare(tmp_path)
     (tmp_path / checkpoint).rmdir()
-    with pytest.raises(FarmLogError, match=f"tables .{table}. and no {checkpoint} that"):
+    with pytest.raises(FarmLogError, match=f"tables .{table}. without their {checkpoint}:"):
         prepare(tmp_path)
     (tmp_path / table).rename(tmp_path / "away")
     prepare(tmp_path)
