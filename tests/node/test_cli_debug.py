@@ -8,16 +8,22 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from click.testing import CliRunner, Result
 
+from bridge.api.control import Refused
+from bridge.api.control_routes import DEBUG
 from bridge.cli.events import debug as debug_command
 from bridge.cli.main import cli
 from bridge.node.control import debugging
+from bridge.node.control.routes import Call, Request
 from tests.node.test_cli_commands import Node, served
+from tests.node.test_configuration import load
 
 LIMIT = 12_000
 
@@ -147,6 +153,33 @@ async def test_profile_shows_function_that_used_processor() -> None:
     assert profile.processor_s > 0
     busy = sum(each.samples for each in profile.stacks if any("the_busy_one" in frame for frame in each.frames))
     assert busy > sum(each.samples for each in profile.stacks) / 2
+
+
+def test_debug_of_zero_seconds_works_without_profile(tmp_path: Path) -> None:
+    debug = debugging.Debugging(load(tmp_path, 'farm_key = "/farm.key"')).handlers[DEBUG]
+
+    async def query(seconds: int) -> Any:
+        return await debug(Call(Request("POST", "/v1/debug"), None, {"seconds": seconds}))
+
+    async def query_during_profile() -> Any:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(query, 60)
+            await trio.testing.wait_all_tasks_blocked()
+            answer = await query(0)
+            with pytest.raises(Refused, match="another profile runs"):
+                await query(1)
+            nursery.cancel_scope.cancel()
+        return answer
+
+    with ThreadPoolExecutor(1) as other_thread:
+        outside_main_thread = other_thread.submit(trio.run, query, 0).result(60)
+        with pytest.raises(Refused, match="main thread"):
+            other_thread.submit(trio.run, query, 1).result(60)
+    for answer in (outside_main_thread, trio.run(query_during_profile)):
+        assert (answer.profile.stacks, answer.profile.seconds) == ((), 0)
+        assert answer.threads
+        assert answer.tasks
+        assert answer.memory.types
 
 
 def test_pending_signal_at_end_of_profile_is_harmless() -> None:

@@ -4,8 +4,8 @@
     after N seconds:   stacks of threads and tasks, memory, settings, versions
 
 The kernel's timer counts processor time. So it does not wake an idle node, and interrupts a busy node at most 250 times
-per second of processor time. One profile at a time runs. Frames are sent as names and lines, without values of
-variables. Seconds, stacks, their depth, tasks and types are bounded.
+per second of processor time. One profile at a time runs. With N = 0 the profile is empty. Frames are sent as names and
+lines, without values of variables. Seconds, stacks, their depth, tasks and types are bounded.
 """
 
 import gc
@@ -74,13 +74,7 @@ class Debugging:
             raise Refused(
                 400, "bad-query", f"seconds is {seconds}: at most {DEBUG_SECONDS_MAX}, or 0 to omit the profile"
             )
-        if self._is_profiling:
-            raise Refused(409, "profiling", f"another profile runs; try again in {DEBUG_SECONDS_MAX} s at most")
-        self._is_profiling = True
-        try:
-            profile = await processor_profile(seconds)
-        finally:
-            self._is_profiling = False
+        profile = await self._profile(seconds) if seconds else ProcessorProfile(0.0, 0.0, INTERVAL_S, (), 0)
         return DebugAnswer(
             node=self._configuration.name,
             versions=await trio.to_thread.run_sync(versions),
@@ -90,6 +84,15 @@ class Debugging:
             tasks=task_stacks(),
             memory=await trio.to_thread.run_sync(memory_snapshot),
         )
+
+    async def _profile(self, seconds: int) -> ProcessorProfile:
+        if self._is_profiling:
+            raise Refused(409, "profiling", f"another profile runs; try again in {DEBUG_SECONDS_MAX} s at most")
+        self._is_profiling = True
+        try:
+            return await processor_profile(seconds)
+        finally:
+            self._is_profiling = False
 
 
 # -- the processor -----------------------------------------------------------------------------------------------------
@@ -127,7 +130,7 @@ def _sampling(sample: Any) -> Iterator[None]:
         raise Refused(
             409,
             "no-profile",
-            "this node does not run in the main thread of its process: profile a node of `garlicfarm run`",
+            "this node does not run in the main thread of its process: request 0 seconds, to omit the profile",
         )
     before = signal.signal(signal.SIGPROF, sample)
     signal.setitimer(signal.ITIMER_PROF, INTERVAL_S, INTERVAL_S)
@@ -226,7 +229,7 @@ def versions() -> dict[str, str]:
 
 
 def without_users(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with user names removed. They contain only the paths of password files."""
+    """Return the settings without user names. The settings contain no passwords, only the paths of password files."""
     return {
         key: without_users(value) if isinstance(value, Mapping) else REMOVED if key in _USERS else value
         for key, value in settings.items()
