@@ -19,6 +19,7 @@ from gossip.node.state_files import (
     PEERS_REMEMBERED,
     keep_peers,
     known_peers,
+    remember_peers,
 )
 from gossip.wire.codec import Code
 from gossip.wire.identity import Signer
@@ -65,18 +66,20 @@ async def test_spoofed_join_gets_smaller_reply_without_state() -> None:
             network.deliver(request, VICTIM, seed.info.address)
         await trio.sleep(1)
         answers = [each for source, target, each in network.sent[start:] if target == VICTIM]
-        assert 0 < len(answers) <= ERRORS_BURST + 20, "per source address"
+        assert 0 < len(answers) <= ERRORS_BURST + 20, "replies to one source address are limited"
         assert {answer[0] for answer in answers} == {Code.JOIN_NAK}
         assert max(map(len, answers)) < min(map(len, requests))
         assert footprint(seed) == before
 
 
+@pytest.mark.parametrize("is_new", [True, False], ids=["new-member", "restarted-member"])
 @in_simulated_time
-async def test_replayed_datagrams_do_not_affect_restarted_member() -> None:
-    """A restarted node starts without replay windows, so a second copy of a datagram must be harmless."""
+async def test_replayed_datagrams_do_not_affect_started_member(tmp_path: Path, *, is_new: bool) -> None:
+    """A node starts without replay windows, so a second copy of a datagram must be harmless."""
     network = MemoryNetwork()
     async with running_farm(network) as farm:
-        seed, alice, boris = await farm.start_many(3)
+        seed, alice = await farm.start_many(2)
+        boris = await farm.start(seed, state_directory=tmp_path)
         await until_all_see_all([seed, alice, boris])
         alice.set_metadata(b"old words")
         alice.send_event("deploy", b"yesterday")
@@ -85,9 +88,11 @@ async def test_replayed_datagrams_do_not_affect_restarted_member() -> None:
         alice.set_metadata(b"new words")
         await until(boris, lambda: any(each.metadata == b"new words" for each in boris.members()))
         recorded = [datagram for _, _, datagram in network.sent]
-        await boris.leave()
+        if is_new:
+            await boris.leave()
         await farm.crash(boris)
-        fresh = await farm.start(seed)
+        fresh = await farm.start(seed, state_directory=None if is_new else tmp_path)
+        assert (fresh.node_id != boris.node_id) == is_new
         await until_all_see_all([seed, alice, fresh])
         await trio.sleep(10)  # until each member has its links
         members = {each.node_id: (each.metadata, each.status, each.incarnation) for each in fresh.members()}
@@ -136,7 +141,8 @@ async def test_node_without_stored_peers_rejoins_by_pings(tmp_path: Path) -> Non
         first = await farm.start(state_directory=tmp_path, metadata=b"m" * 300)
         others = [await farm.start(first, metadata=b"m" * 300) for _ in range(2)]
         await until_all_see_all([first, *others])
-        await trio.sleep(30)  # until pings do not contain updates, so that acks have little room
+        # Pings then contain no updates. An ack to an unproved address is at most as large as its ping.
+        await trio.sleep(30)
         await farm.crash(first)
         (tmp_path / PEERS_FILE).unlink()
         again = await farm.start(state_directory=tmp_path, bind=first.info.address, metadata=b"m" * 300)
@@ -161,22 +167,33 @@ async def test_peers_are_stored_when_disk_has_space_again(tmp_path: Path, monkey
         assert known_peers(tmp_path) == (other.info.address,)
 
 
-def test_stored_peers_are_bounded_without_invalid_lines(tmp_path: Path) -> None:
-    peers = tuple(Address("10.0.0.1", port) for port in range(1, PEERS_REMEMBERED + 1))
+@in_simulated_time
+async def test_stored_peers_are_bounded(tmp_path: Path) -> None:
+    peers = tuple(Address("10.0.0.1", port) for port in range(1, PEERS_REMEMBERED + 3))
+    with trio.move_on_after(PEERS_FIRST_KEPT_S + 1):
+        await remember_peers(tmp_path, lambda: peers)
+    assert len((tmp_path / PEERS_FILE).read_text().splitlines()) == PEERS_REMEMBERED
+    assert known_peers(tmp_path) == peers[:PEERS_REMEMBERED]
     keep_peers(tmp_path, peers)
-    assert known_peers(tmp_path) == peers
+    assert known_peers(tmp_path) == peers[:PEERS_REMEMBERED]
+
+
+def test_invalid_lines_of_stored_peers_are_ignored(tmp_path: Path) -> None:
     (tmp_path / PEERS_FILE).write_bytes(
         b"10.0.0.1:7\n\xff\xfe\n:\nrouter.example:7\n[fd00::1]:7\n" + b"10.0.0.2:1\n" * 400
     )
     assert known_peers(tmp_path) == (Address("10.0.0.1", 7), Address("fd00::1", 7), Address("10.0.0.2", 1))
     (tmp_path / PEERS_FILE).unlink()
     assert known_peers(tmp_path) == ()
-    keep_peers(tmp_path / "nowhere", peers)
+
+
+def test_peers_are_not_stored_in_missing_directory(tmp_path: Path) -> None:
+    assert not keep_peers(tmp_path / "nowhere", (Address("10.0.0.1", 7),))
 
 
 def of_another_version(source: Address, farm: MemoryNetwork, target: Address, code: Code = Code.PING_REQUEST) -> None:
     """Deliver a datagram of this farm as a later version may send it."""
-    farm.deliver(bytes([code, VERSION + 1]) + RING.label + b"whatever that version has here", source, target)
+    farm.deliver(bytes([code, VERSION + 1]) + RING.label + b"contents of that version", source, target)
 
 
 def foreign_version_alarms(agent: Group) -> list[Alarm]:

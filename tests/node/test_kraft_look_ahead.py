@@ -1,4 +1,7 @@
-"""Commits and heartbeats of one connection: commits do not delay heartbeats, and responses keep their order."""
+"""Commits and heartbeats of one connection: the order of responses, and the limit on delays of heartbeats.
+
+Commits delay heartbeats by at most a tenth of the session timeout.
+"""
 
 # ruff: noqa: ARG002 - the clock fixture acts by being requested, and services share one signature
 
@@ -40,7 +43,7 @@ STORY_S = 30
 
 
 class Client:
-    """One connection of a client that sends without waiting, as librdkafka does, and counts responses in order."""
+    """One connection of a client that sends without waiting, as librdkafka does, and checks the order of responses."""
 
     def __init__(self, frames: FrameStream) -> None:
         self.frames = frames
@@ -180,7 +183,7 @@ async def test_acknowledged_commit_is_in_log(autojump_clock: MockClock) -> None:
 
 
 class BlockedService:
-    """A service whose commits wait until the test releases them. ListGroups does not overlap."""
+    """A service whose commits wait until the test releases them. Only ListGroups does not overlap other requests."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
@@ -188,7 +191,7 @@ class BlockedService:
         self.error: Exception | None = None
 
     def apis(self) -> Mapping[int, ServedApi]:
-        """Return commits, heartbeats and a list."""
+        """Return OffsetCommit, Heartbeat and ListGroups."""
         return {
             ApiKey.OFFSET_COMMIT: ServedApi(2, 9, self.commit, overlaps=True),
             ApiKey.HEARTBEAT: ServedApi(0, 4, self.heartbeat, overlaps=True),
@@ -243,7 +246,7 @@ async def test_overlapping_requests_per_connection_are_bounded() -> None:
             await client.receive()
 
 
-async def test_busy_service_closes_connection_after_commit() -> None:
+async def test_commit_to_busy_service_closes_connection() -> None:
     service = BlockedService()
     service.error = ServerBusyError("busy")
     async with connected(service) as (client, listener):
@@ -255,7 +258,7 @@ async def test_busy_service_closes_connection_after_commit() -> None:
         assert listener.counters[ListenerClose.SERVER_BUSY] == 1
 
 
-async def test_commits_without_group_wait_one_second(autojump_clock: MockClock) -> None:
+async def test_commits_without_members_wait_at_most_one_second(autojump_clock: MockClock) -> None:
     _, offsets, service = await farm_group()
     async with connected(service) as (client, _):
         for offset in (3, 5, 9):

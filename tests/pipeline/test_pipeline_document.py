@@ -1,4 +1,7 @@
-"""docs/reference/pipeline-tables.md lists exactly the columns of all tables, with their types."""
+"""docs/reference/pipeline-tables.md lists exactly the columns of all tables with their types.
+
+It lists the `current_` tables without the types of their columns.
+"""
 
 import re
 from pathlib import Path
