@@ -1,6 +1,7 @@
 """One replica of a Raft group, without I/O.
 
-    event ──▶ step(event, now) ──▶ [effect, …]        and `deadline`, when `DeadlineReached` is due
+    event ──▶ Raft.step(event, now) ──▶ [effect, …]
+    Raft.deadline: the time of the next event `DeadlineReached`
 
 Every message first passes the term check (Raft figure 2, rules for all servers). A higher term makes this server a
 follower. This server refuses a request of an older term, and replies with its own term. It ignores a reply of an older

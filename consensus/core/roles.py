@@ -16,7 +16,7 @@ or previous configuration (`refuses_outsider`).
 *A leader that has ended* (`leader_ended`). If the leader's process has ended, a server does not wait for its election
 timeout. It no longer refuses candidates, and campaigns in its own slot. The voters have slots of
 `Options.campaign_slot_ms` in order of id, so that votes are not split. A message of the leader ends this campaign. The
-slots repeat until the latest election timeout. Only pre-votes are sent early, so evidence at a single server does not
+slots repeat for at most the maximum election timeout. Only pre-votes are sent early, so evidence at one server does not
 change a term. Leases and peers without pre-vote depend on the timeouts, so with them the evidence is ignored.
 """
 

@@ -4,17 +4,17 @@
     DIR/formation.json     the cluster, and the log time of the empty log; absent in some backups
     DIR/committed.json     the node's known commit index
 
-Only committed entries are returned. An entry counts as committed up to the greatest of three indexes. These are the
-index in `committed.json`, the index of a snapshot, and the index that an operator gives for a properly stopped farm. A
-snapshot contains only applied entries.
+Callers end a read at `commit_index`, the greatest of three indexes. `committed.json` contains the first, and the
+snapshot has the second, because it contains only applied entries. An operator may give the third for a properly stopped
+farm.
 
-Log time is not stored with each entry. It is the time of the greatest clock entry so far, or of a later correction.
-Both are used as written, without the limit by the majority's clocks (`bridge.core.log.voter_clocks`): only a state
-machine that applies the whole log knows this limit. A correct leader never writes a time above the limit.
+Log time is not stored with each entry. It is the greatest clock value so far, or the time of a later correction. Both
+are used as written, without the limit by the majority's clocks (`bridge.core.log.voter_clocks`): only a state machine
+that applies the whole log knows this limit. A correct leader never writes a time above the limit.
 
-A read from the middle needs log time there. To decode all earlier entries for this would be too slow. So clock entries
-are found by a search for their JSON key in the bytes, at the speed of a memory scan. The positions found serve as
-anchors: a position in a file, with log time before it.
+A read from the middle of the log needs log time there. Decoding all earlier entries would be too slow. So a search in
+the bytes finds the JSON key of clock entries, at the speed of a memory scan. Each position that it finds can be an
+anchor: a position in a file, with log time before it.
 """
 
 from array import array
@@ -58,11 +58,11 @@ _APPLICATION = EntryKind.APPLICATION.value
 
 
 class StoredFarmError(Exception):
-    """The directory cannot be read as a farm's log; the text contains the reason and the remedy."""
+    """The directory cannot be read as a farm's log; the text contains the reason, and often the remedy."""
 
 
 StoredRow = tuple[int, int, str, int | None, bytes]
-"""One committed entry, as from the control endpoint: index, term, kind, log time, bytes.
+"""One entry, as from the control endpoint: index, term, kind, log time, bytes.
 
 A plain tuple: a reader makes millions of them, and a frozen dataclass costs more.
 """
@@ -85,10 +85,9 @@ class KnownTime(Struct, frozen=True):
 
 
 class _Clocks(Struct):
-    """The clock entries of one segment: their positions, and the greatest clock value of this segment after each.
+    """The clock entries of one segment: their positions, and log time after each without the earlier segments.
 
-    From the first correction on (index `corrected`) this value is log time, since a correction overrides earlier
-    segments.
+    From place `corrected` of the arrays on, the value is log time itself, because a correction replaces log time.
     """
 
     indexes: "array[int]" = field(default_factory=lambda: array("q"))
@@ -99,7 +98,7 @@ class _Clocks(Struct):
     searched_bytes: int = SEGMENT_HEADER_BYTES
 
     def take(self, entry: StoredEntry) -> None:
-        """Add the next entry, unless it is known: a group that is only partly committed is read again later."""
+        """Add the entry if it is a new clock entry or correction; a partly committed group is read again."""
         offset_bytes, index, _, kind, value = entry
         if kind != COMMAND or _CLOCK_KEY not in value or (self.indexes and index <= self.indexes[-1]):
             return
@@ -120,7 +119,7 @@ class _Clocks(Struct):
 
 
 class StoredFarm:
-    """The committed log of one directory. Each method may raise StoredFarmError."""
+    """The log of one directory, and its commit index. Each method may raise StoredFarmError."""
 
     def __init__(self, directory: Path, committed_through: Index | None = None) -> None:
         """Open the log; the operator sets `committed_through` for a directory without a note."""
@@ -160,7 +159,7 @@ class StoredFarm:
     def anchor(self, index: Index, known: KnownTime | None = None) -> Anchor:
         """Return the nearest position for a read of the entry at `index`, at or before it.
 
-        `known` is log time at an earlier entry, if known; then segments before that entry are not searched.
+        `known` is log time at an earlier entry. With it, the segments before that entry are not searched.
         """
         segment = self._segment_of(index)
         log_time_ms = self._time_before(segment, known)
@@ -261,10 +260,10 @@ class StoredFarm:
         return Place(segment.file, clocks.offsets[place], clocks.indexes[place])
 
     def _time_before(self, segment: StoredSegment, known: KnownTime | None) -> int | None:
-        """Return log time before the first entry of a segment, or the known time if it lies in the segment.
+        """Return log time before the first entry of a segment, or the known time if its entry is in the segment.
 
         The caller then applies all clock entries of the segment to the returned time. Clock entries before the known
-        time do not change it.
+        index do not change the result, because log time already includes them.
         """
         place, begin = self._log.segments.index(segment), 0
         if known is None or known.index < self.first_index:

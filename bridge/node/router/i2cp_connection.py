@@ -1,13 +1,13 @@
 """One I2CP connection to a router: requests, their replies, and events.
 
-    open_i2cp ─▶ 2a, GetDate ─▶ SetDate ─▶ I2cpConnection ─▶ the end, with its reason in `RouterLost`
+    open_i2cp ─▶ byte 0x2a, GetDate ─▶ SetDate ─▶ I2cpConnection ─▶ the end, with its reason in `RouterLost`
 
 A task of the connection reads; each caller waits for its own reply. Dates and statuses arrive in the order of their
-requests, look-ups have a number. When the connection ends, all waiting callers get the reason.
+requests; the replies to look-ups have a number. When the connection ends, all waiting callers get the reason.
 
-**I2CP does not acknowledge a structure**: a router that refuses one disconnects, a router that accepts one sends no
-reply. But it handles messages in order. So the node sends a GetDate after the structure, and the reply shows that the
-router has processed the structure without an error.
+**I2CP does not acknowledge a structure.** A router that refuses a structure disconnects, and a router that accepts it
+does not reply. But routers handle messages in order. So the node sends a GetDate after the structure, and the reply
+shows that the router has processed the structure without an error.
 """
 
 from collections import deque
@@ -85,7 +85,7 @@ class RouterDate(Struct, frozen=True):
     def is_from_i2pd(self) -> bool:
         """True if the router repeats the version of this client.
 
-        Any other version does not show if it is Java I2P or a later i2pd.
+        A router with any other version can be Java I2P or a later i2pd.
         """
         return self.version == CLIENT_VERSION
 
@@ -110,7 +110,7 @@ class I2cpConnection:
         self.ended: str | None = None
         """The reason why the connection has ended; None while it is open."""
         self.lease_set_requested = False
-        """True after the router requests a lease set; the method that sends one resets this."""
+        """True after the router requests a lease set; `publish` resets this."""
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -262,7 +262,7 @@ class I2cpConnection:
         self._news()
 
     async def send_disconnect(self) -> None:
-        """Close the connection as the protocol specifies; wait only a moment for it."""
+        """Send a Disconnect, for at most `GOODBYE_TIMEOUT_S`, and close the stream."""
         with trio.move_on_after(GOODBYE_TIMEOUT_S, shield=True):
             if self.ended is None:
                 async with self._one_sender:
@@ -280,9 +280,10 @@ def _refusal(status: SessionStatus) -> str:
 async def open_i2cp(
     link: Link, credentials: Credentials | None, news: Callable[[], None] = lambda: None
 ) -> AsyncIterator[tuple[I2cpConnection, RouterDate]]:
-    """Yield a connection after the greeting, with the router's clock. `news` is called after each event.
+    """Yield a connection after the greeting, with the router's clock.
 
-    Raise `RouterLost` if the connection cannot be opened; the connection's methods raise it after the end.
+    `news` is called when the router requests a lease set, and when the connection ends. Raise `RouterLost` if the
+    connection cannot be opened; the connection's methods raise it after the end.
     """
     stream = await open_stream(link)
     connection = I2cpConnection(stream, link, news)

@@ -1,6 +1,7 @@
 """ØMQ Raft: servers among its peers, an endpoint for its clients, and a client, over pyzmq (the extra `zmq`).
 
-Public names are imported at first use, so the wire can be used without pyzmq.
+Public names are imported at first use, so the wire can be used without pyzmq. In these modules, *the package* is the
+npm package `zmq-raft`.
 """
 
 from lazy_loader import attach_stub

@@ -9,13 +9,13 @@ state to report. With `acks` 0 the leader does not reply, so the client does not
 (KIP-98). After the client's timeout the reply is REQUEST_TIMED_OUT, and the batch may still be committed later. A
 producer with an id can safely repeat the batch; a producer without an id may write it twice.
 
-*Producer ids.* Clients send InitProducerId to any server, and some repeat it there until they get a reply. If only the
+*Producer ids.* Clients send InitProducerId to any server, and some repeat it there until they get an id. If only the
 leader can give an id, another server requests it from the leader.
 
 *Transactions* are not served: they lack a coordinator, and their requests are refused.
 
-A topic without client records still advertises Produce, because clients derive the supported format of records from it.
-The reply is TOPIC_AUTHORIZATION_FAILED, the one error that clients report immediately instead of retrying.
+A server whose topic refuses records of clients still advertises Produce, because clients derive the supported format of
+records from it. The reply is TOPIC_AUTHORIZATION_FAILED, an error that clients report immediately instead of retrying.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -48,9 +48,9 @@ _TEMPORARY: Final = frozenset(
 )
 """The topic's errors that become `_LATER`."""
 FORWARDING_CLIENT: Final = "forwarded"
-"""The client id of requests that another server passes on."""
+"""The client id of a request that another server forwards."""
 Forward = Callable[[clients.InitProducerIdRequest], Awaitable[clients.InitProducerIdResponse]]
-"""Requests a producer id from the leader; raises `KafkaConnectionError`."""
+"""Requests a producer id from the leader; raises `KafkaConnectionError` or `KafkaWireError`."""
 
 
 class ProduceService(Service):
@@ -69,7 +69,7 @@ class ProduceService(Service):
         }
 
     async def produce(self, request: clients.ProduceRequest, caller: Caller) -> clients.ProduceResponse | None:
-        """Commit batches in order."""
+        """Commit the batch of a request; refuse each further partition in it."""
         deadline = trio.current_time() + max(0, min(request.timeout_ms, _MAX_TIMEOUT_MS)) / 1000
         topics = []
         is_named = False
@@ -142,7 +142,7 @@ class ProduceService(Service):
         partition: clients.ProduceRequestPartition,
         caller: Caller,
     ) -> None:
-        """Raise `ProduceRefusedError` unless the partition is the topic's, and this server takes its records."""
+        """Raise `ProduceRefusedError` unless this is the topic's partition, and this server accepts its records."""
         by_id = caller.api_version >= _FIRST_PRODUCE_BY_ID
         _check_place(self._topic.state(), request, topic, partition, by_id=by_id)
 
@@ -156,7 +156,7 @@ class ProduceService(Service):
         try:
             heads = [head for _, head in islice(batch_heads(records), 2)]
             if len(heads) != 1:
-                text = "a request must have exactly one record batch for a partition"
+                text = "a request must have exactly one record batch: send each batch in its own request"
                 raise ProduceRefusedError(ErrorCode.INVALID_RECORD, text)
             if heads[0].count > most:
                 text = f"a batch has at most {most} records here, this one has {heads[0].count}: send smaller batches"
@@ -165,7 +165,7 @@ class ProduceService(Service):
         except KafkaWireError as error:
             raise ProduceRefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
         if batch.is_control or batch.is_transactional or not batch.records:
-            text = "clients may write plain record batches only: no control records, transactions or empty batches"
+            text = "clients may only write batches of records: no control records, transactions or empty batches"
             raise ProduceRefusedError(ErrorCode.INVALID_RECORD, text)
         return batch
 
@@ -230,4 +230,5 @@ def _check_place(
 
 def _check_once(*, is_repeated: bool) -> None:
     if is_repeated:
-        raise ProduceRefusedError(ErrorCode.INVALID_RECORD, "a request names a partition once")
+        text = "this request names the partition twice: send one batch in each request"
+        raise ProduceRefusedError(ErrorCode.INVALID_RECORD, text)

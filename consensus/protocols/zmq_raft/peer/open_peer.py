@@ -1,4 +1,4 @@
-"""The opening of a peer of a ØMQ Raft cluster of this program, or of a cluster with peers of the package.
+"""The opening of a peer of a ØMQ Raft cluster, whose other peers may run the npm package `zmq-raft`.
 
     ROUTER ──▶ PeerTransport ──▶ ConsensusServer ──▶ ExecutedRequests ──▶ BroadcastStateMachine ──▶ PUB
                     │                 ▲                      └──applied──┐

@@ -7,17 +7,17 @@
 message id, and the peer repeats its reply. If the core repeats a request with other contents, the new request has
 another id and replaces the first.
 
-*An append with entries* is sent once. The process of a follower of the package ends if it receives the same append
+*An append with entries* is sent once. A follower of the npm package `zmq-raft` ends if it receives the same append
 again over another connection after it has committed the entries. So a lost append is not repeated. The core notices the
 overdue reply, and probes from the end of its log (`Features.probes_from_the_end`), which harms no server.
 
-*Replies* to a replaced request may arrive late; the core matches them by correlation. So the last few requests are
-kept, each for one reply. Other replies are dropped and counted. Messages are queued only with a connection
-(`only_connected`), because otherwise a returning peer would get old requests first.
+*Late replies.* A reply to a replaced request has only the message id. So the link keeps the last requests, each for one
+reply, to find the correlation for the core. It drops and counts other replies. Messages are queued only with a
+connection (`only_connected`), because otherwise a returning peer would get old requests first.
 
-*RequestConfig.* A leader's snapshot does not contain the members, so its receiver queries the sender over the same
-socket (`peer_transport`). The id of this query has four bytes, which distinguishes its reply from replies to peers'
-requests, whose ids are shorter.
+*RequestConfig.* A leader's snapshot does not contain the members, so its receiver queries the sender over this link's
+socket (`peer_transport`). The id of this query has four bytes, and the id of a request between peers at most three. So
+the length shows which reply it is.
 """
 
 import math
@@ -52,9 +52,9 @@ _MOST_FRAMES: Final = 16
 
 
 class PeerTimes(Struct, frozen=True):
-    """Intervals for repeating messages between peers, in milliseconds; the first three are the package's own.
+    """Intervals for repeating messages between peers, in milliseconds; the first three equal the package's.
 
-    `for_options` returns intervals for a longer way between the peers.
+    `for_options` returns intervals for peers with a slower connection.
     """
 
     vote_ms: int = 50
@@ -73,9 +73,10 @@ class PeerTimes(Struct, frozen=True):
 
     @classmethod
     def for_options(cls, options: Options) -> "PeerTimes":
-        """Return the times of a server with these options; `retry_ms` is at least 140 (the defaults).
+        """Return the times of a server with these options.
 
-        Votes are repeated for at least the longest election timeout, because a connection may take long.
+        With `retry_ms` 140, the minimum, the result has the defaults of this class, except perhaps `vote_ms`. Votes are
+        repeated for at least the maximum election timeout, because opening a connection may take long.
         """
         retry_ms = options.retry_ms
         return cls(
@@ -107,8 +108,8 @@ class _Question(Struct, frozen=True):
 class PeerLink:
     """The link to one peer, while it is a member. Call `run` once; it closes the socket at its end.
 
-    `deliver` gets the peer's replies, and `wake_at` the times, in seconds of trio's clock, when `expire` is due. Raises
-    `OSError` for an invalid URL of the peer.
+    `deliver` gets the peer's replies. `wake_at` gets the times when `expire` is due, in seconds of trio's clock. The
+    constructor raises `OSError` for an invalid URL of the peer.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class PeerLink:
         self._last_question = 0
         self._remembered: dict[MessageId, tuple[core.Request, type[PeerRequest]]] = {}
         self._unanswered_since_s: float | None = None
-        """Time when the first request after the last reply was sent; None without one."""
+        """Time of the first `send` after the last reply; None without one."""
         self._outstanding: _Outstanding | None = None
         self._question: _Question | None = None
         options = SocketOptions(
@@ -158,7 +159,7 @@ class PeerLink:
 
     @property
     def unanswered_s(self) -> float:
-        """Seconds since the first request without a reply was sent here."""
+        """Seconds since the first `send` after the last reply, even if no connection existed; 0 without one."""
         return 0.0 if self._unanswered_since_s is None else trio.current_time() - self._unanswered_since_s
 
     def next_id(self) -> MessageId:
@@ -169,9 +170,9 @@ class PeerLink:
     def send(
         self, core_request: core.Request, request: PeerRequest, frames: list[bytes], interval_ms: int | None
     ) -> None:
-        """Send the frames of a request, whose id is from `next_id`, until its reply or the next request.
+        """Send the frames of a request, and repeat them until the reply, the next request, or `repeats` intervals.
 
-        Without an interval the request is sent once, as soon as there is a connection.
+        The id of the request is from `next_id`. Without an interval the request is sent once, when a connection exists.
         """
         if self._unanswered_since_s is None:
             self._unanswered_since_s = trio.current_time()
@@ -188,7 +189,7 @@ class PeerLink:
     def query_members(self, ident: bytes, on_reply: Callable[[tuple[Peer, ...] | None], None]) -> None:
         """Query the peer for the members; `on_reply` gets them, or None if no reply came in time.
 
-        One query at a time: a later one replaces the first, which then never gets a reply.
+        A later query replaces an unanswered one, whose `on_reply` is then never called.
         """
         self._last_question = (self._last_question + 1) % 2 ** (8 * _CONFIG_ID_BYTES)
         request_id = self._last_question.to_bytes(_CONFIG_ID_BYTES, "little")
@@ -197,7 +198,7 @@ class PeerLink:
         self._wake_at(self._question.due_s)
 
     def expire(self, now_s: float) -> None:
-        """Repeat an overdue request; end an overdue query."""
+        """Repeat an overdue request, or abandon it after its last interval; end an overdue query."""
         outstanding, question = self._outstanding, self._question
         if outstanding is not None and outstanding.due_s <= now_s:
             if outstanding.until_s <= now_s:

@@ -1,4 +1,4 @@
-"""The core's messages as messages of ØMQ Raft's peers, and back. *The package* is the npm package `zmq-raft`.
+"""The core's messages as messages of ØMQ Raft's peers, and back.
 
     core                              wire
     RequestVote, VoteReply            RequestVote and its response
