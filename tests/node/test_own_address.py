@@ -55,6 +55,7 @@ CASES = {
     "one LAN": Case((LAN, UNPLUGGED), None, "10.1.2.3"),
     "one LAN and a VPN with the default route": Case((LAN, WIREGUARD), "10.9.0.4", "10.1.2.3"),
     "wireguard alone": Case((WIREGUARD,), None, "10.9.0.4"),
+    "two VPNs before the lease of a LAN": Case((WAITING, TAILSCALE, WIREGUARD), None, None, ("eth0",)),
     "two LANs without a route": Case((LAN, OTHER_LAN), None, None),
     "two LANs with a route": Case((LAN, OTHER_LAN), "192.168.7.5", "192.168.7.5"),
     "two LANs and a public route": Case((LAN, OTHER_LAN, LanInterface("ppp0", "203.0.113.7")), "203.0.113.7", None),

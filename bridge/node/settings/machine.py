@@ -3,14 +3,14 @@
     interface               by its name: LAN (eth0, wlan0, …), VPN (tailscale0, wg0, …), or of this machine alone
                             (docker0, virbr0, br-…, veth…)
     candidates, in order    private IPv4 of a LAN ─▶ private IPv6 of a LAN ─▶ private or shared address of a VPN
-    of several candidates   the address of the default route; otherwise the first of a single interface. Several
-                            interfaces are refused: only the operator knows the network of the farm
-    no candidate            refused: the text contains each address with the reason
+    of several candidates   the address of the default route; otherwise the first, if one interface has them all.
+                            Several interfaces are refused: only the operator knows the network of the farm
+    no candidate            refused: the text lists up to 8 addresses or interfaces, each with the reason
 
 A guess could choose the address of a container bridge on some machines. That address is the same on all machines, so
-nodes would not find each other, and no error would show the cause. A machine has link-local addresses (169.254.…,
-fe80::…) until its lease arrives. An interface that may still get an address is in `waits_for`, and `garlicfarm run`
-waits for it.
+nodes would not find each other, and no error would show the cause. Until its lease arrives, an interface has only
+link-local addresses (169.254.…, fe80::…). While a LAN address is missing, `waits_for` lists the interfaces that may
+still get one, and `garlicfarm run` waits up to 30 s for them.
 
 This module queries the operating system; tests replace the answers by their own `Machine`.
 """
@@ -47,7 +47,7 @@ _LAN_BRIDGES = frozenset({"br-lan"})
 
 
 class NoAddressError(Exception):
-    """A single address cannot be chosen. `example` is an address that the operator could set."""
+    """This machine lacks a candidate for the address, or has several. The operator could set the address `example`."""
 
     def __init__(self, text: str, example: str, *, needs_wan: bool = False, waits_for: tuple[str, ...] = ()) -> None:
         """Set the text.
@@ -120,7 +120,7 @@ def reach_of(interface: str) -> Reach:
 
 
 def choose_address(network: Network) -> ChosenAddress:
-    """Choose by interface and route, as the module describes; raise `NoAddressError` without a single address."""
+    """Choose by interface and route, as the module describes. Raise `NoAddressError` without a unique candidate."""
     found, route_host = network.interfaces(), network.route_host()
     usable = [each for each in found if each.is_up and each.host and not _is_special(each.host)]
     lan = [each for each in usable if reach_of(each.name) is Reach.LAN and is_private(each.host)]
@@ -149,6 +149,7 @@ def _one_of(
         f"this machine has several private addresses ({_listed(group)}), and the default route does not use any of"
         " them: choose the network of the farm",
         group[0].host,
+        waits_for=waits_for,
     )
 
 
@@ -175,7 +176,7 @@ def _no_candidate(found: Sequence[LanInterface], waits_for: tuple[str, ...]) -> 
     reasons = "; ".join(f"{each.name}: {_why_not(each)}" for each in shown[:_SHOWN_MAX])
     more = f"; and {len(shown) - _SHOWN_MAX} more" if len(shown) > _SHOWN_MAX else ""
     return NoAddressError(
-        f"other machines do not reach a private LAN address of this machine ({reasons}{more}): set the address to"
+        f"this machine lacks a private LAN address that other machines can reach ({reasons}{more}): set the address to"
         " listen on",
         LOOPBACK if example is None else example.host,
         needs_wan=public is not None,
