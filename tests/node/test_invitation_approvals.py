@@ -186,15 +186,42 @@ def inviting(directory: Path, events: list[tuple[str, Any]], host: str = "127.0.
     return Inviting(node=node, current=current, invitations=Invitations(directory), approve=approve)
 
 
-async def test_simultaneous_invitations_respect_the_limit(tmp_path: Path) -> None:
-    """Before the farm is created, each further token would add a founder."""
-    made = inviting(tmp_path, [])
+def inviting_creator(directory: Path, expect: int) -> Inviting:
+    """Return the invitations of a node that will create a farm with others."""
+    made = inviting(directory, [])
     node: Any = made.node
     local = node.local
     local.configuration.consensus.advertise = SimpleNamespace(host="127.0.0.1")
     local.trace = SimpleNamespace(append=lambda *_: None)
-    local.farm_key = SimpleNamespace(expect=3)
+    local.farm_key = SimpleNamespace(expect=expect)
     node.forming = SimpleNamespace(cluster_id=None)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("expect", "invited", "uses", "remedy"),
+    [
+        (4, 0, 4, "repeat the command with `--uses 3`"),
+        (4, 2, 2, "repeat the command with `--uses 1`"),
+        (4, 3, 1, "revoke an invitation"),
+        (1, 0, 1, "repeat the command when the farm exists"),
+    ],
+)
+async def test_refused_invitation_has_possible_remedy(
+    tmp_path: Path, expect: int, invited: int, uses: int, remedy: str
+) -> None:
+    made = inviting_creator(tmp_path, expect)
+    for _ in range(invited):
+        await made.create(1, HOUR_S)
+    with pytest.raises(NotInvitingError) as refused:
+        await made.create(uses, HOUR_S)
+    assert remedy in str(refused.value)
+    assert ("invite list" in str(refused.value)) == (invited == expect - 1 > 0)
+
+
+async def test_simultaneous_invitations_respect_the_limit(tmp_path: Path) -> None:
+    """Before the farm is created, each further token would add a founder."""
+    made = inviting_creator(tmp_path, 3)
     ends = list[str]()
 
     async def create() -> None:

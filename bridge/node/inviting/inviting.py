@@ -40,7 +40,10 @@ class NotInvitingError(Exception):
 
 
 def listened_host(configuration: NodeConfiguration) -> str:
-    """Return the address that the port listens on; raise NotInvitingError."""
+    """Return the host of the listener for invited nodes.
+
+    Raise NotInvitingError if nodes reach each other only over I2P.
+    """
     if configuration.gossip is None:
         raise NotInvitingError(
             'with transport = "i2p" nodes do not reach each other without I2P: copy the file of `garlicfarm keys'
@@ -52,7 +55,7 @@ def listened_host(configuration: NodeConfiguration) -> str:
 def create_invitation(
     configuration: NodeConfiguration, invitations: Invitations, uses: int, lifetime_s: int
 ) -> tuple[Invitation, Token]:
-    """Make an invitation and its token. Raise NotInvitingError, InvitationError, CertificateError and OSError."""
+    """Create an invitation and its token. Raise NotInvitingError, InvitationError, CertificateError and OSError."""
     host = listened_host(configuration)
     port = invitations.port or _free_port(host)
     fingerprint = listener_certificate(configuration.state_dir).fingerprint
@@ -74,9 +77,25 @@ def _free_port(host: str) -> int:
     raise failure
 
 
+def _limit_text(expect: int, invited: int) -> str:
+    """Return the reason and the remedy if more nodes than the creators of the farm would be invited."""
+    if expect == 1:
+        return "this node creates the farm alone: repeat the command when the farm exists"
+    limit = expect - 1
+    remedy = (
+        f"repeat the command with `--uses {limit - invited}`"
+        if invited < limit
+        else "revoke an invitation (`garlicfarm invite list`)"
+    )
+    return (
+        f"{expect} nodes create this farm, and other nodes are invited after that. Until then at most {limit} can be"
+        f" invited, and {invited} are: {remedy}"
+    )
+
+
 @dataclass(slots=True, kw_only=True)
 class Inviting:
-    """The parts of one node. `run` it once."""
+    """The invitations of one node: port and approvals. Call `run` once."""
 
     node: JoinedNode
     current: CurrentFarm
@@ -87,7 +106,7 @@ class Inviting:
     _port_failure: str | None = field(default=None, init=False)
 
     async def create(self, uses: int, lifetime_s: int) -> tuple[Invitation, Token]:
-        """Make an invitation. Raise NotInvitingError, InvitationError, CertificateError and OSError."""
+        """Create an invitation. Raise NotInvitingError, InvitationError, CertificateError and OSError."""
         configuration = self.node.local.configuration
         async with self.lock:
             self._check(uses)
@@ -104,20 +123,22 @@ class Inviting:
             raise NotInvitingError(
                 "this node is not a server of the farm yet: wait if it has just started, or run the command on a voter"
             )
-        waiting = {use.node_id for use in self.invitations.waiting()}
-        if farm is None and self.invitations.open_uses + len(waiting) + uses > expect - 1:
-            raise NotInvitingError(
-                f"{expect} nodes create this farm, and other nodes are invited after that. Until then at most"
-                f" {expect - 1} nodes may have a token: revoke some (`garlicfarm invite list`)"
-            )
-        if farm is not None:
+        if farm is None:
+            waiting = {use.node_id for use in self.invitations.waiting()}
+            invited = self.invitations.open_uses + len(waiting)
+            if invited + uses > expect - 1:
+                raise NotInvitingError(_limit_text(expect, invited))
+        else:
             voters = sorted(map(integer_id, farm.replica.server.describe().raft.configuration.voter_ids))
             if farm.replica.server_id not in voters:
                 names = ", ".join(server_name(farm.state.admitted, each) for each in voters)
                 raise NotInvitingError(f"this node does not vote. Run the command at a voter: {names}")
 
     async def run(self) -> None:
-        """Keep the port and approve, until canceled."""
+        """Listen for invited nodes and approve them while an invitation is active, until canceled.
+
+        Return immediately if nodes reach each other only over I2P.
+        """
         while self.node.local.configuration.gossip is not None:
             if not self.invitations.is_active:
                 await trio.to_thread.run_sync(self._spare_keys.forget_assigned)
