@@ -181,7 +181,7 @@ def seen_text(each: PublishingView) -> str:
     """Return `yes: found by node-3 (40s ago)`: the result of the other nodes' look-ups since the hand-over."""
     seen = {True: "yes", False: "no", None: "unknown"}[each.seen]
     if not each.look_ups:
-        return f"{seen}: no router of another node has looked it up"
+        return f"{seen}: no router of another node has looked up the structure"
     texts = (
         f"{'found' if one.found else 'not found'} by {server_label(one.raft_id, one.name)} ({duration(one.age_ms)} ago)"
         for one in each.look_ups

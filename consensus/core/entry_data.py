@@ -12,8 +12,8 @@ of a `CONTROL` entry is defined by the protocol that wrote it.
 
 All integers are big-endian. The leader encodes a group once. Messages and `Persist` effects carry these bytes in the
 field `encoded`, so a follower writes the received bytes. If `encoded` is empty, the storage encodes the entries. Equal
-configurations have equal bytes. Bytes in the general form that are not canonical are refused; the compact form does not
-check ids. Decoders raise `EntryDataError` and nothing else.
+configurations have equal bytes. Bytes in the general form that are not canonical are refused. The decoder of the
+compact form does not check ids. Decoders raise `EntryDataError` and nothing else.
 """
 
 import struct
@@ -117,9 +117,10 @@ def group_bytes(entries: Sequence[Entry]) -> int:
 
 
 def configuration_entry(term: Term, configuration: Configuration, head: bytes = b"") -> Entry:
-    """Return the entry that puts `configuration` in force; raises `EntryDataError` if it is too large for any log.
+    """Return the entry that puts `configuration` in force.
 
-    `head` has at most 255 bytes of the protocol, such as the id of the request for the change.
+    `head` has at most 255 bytes of the protocol, such as the id of the request for the change. Raises `EntryDataError`
+    if an id is impossible, if a count or a length does not fit its field, or if an endpoint is not text.
     """
     return Entry(term, EntryKind.CONFIGURATION, _OF_CONFIGURATION.encode(head) + encode_configuration(configuration))
 
@@ -131,7 +132,7 @@ def configuration_head(data: bytes) -> bytes:
 
 
 def no_op_entry(term: Term, no_op: NoOp, head: bytes = b"") -> Entry:
-    """Return a no-op entry; raises `EntryDataError` if it names too many servers. `head` as for a configuration."""
+    """Return a no-op entry with a protocol head of at most 255 bytes; raises `EntryDataError`."""
     return Entry(term, EntryKind.NO_OP, _OF_NO_OP.encode(head) + encode_no_op(no_op))
 
 

@@ -35,7 +35,7 @@ class ConfigError(ValueError):
 
 
 def any_member(_sender: NodeId) -> bool:
-    """Return True: every identity may send keys in a group without a list of its identities."""
+    """Return True. Without a list of identities, a group accepts keys from every identity."""
     return True
 
 
@@ -47,12 +47,14 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
 
     `broadcast` is a broadcast or multicast address for announcements; `interface` names the multicast interface if the
     routes do not determine it. `keyring_changed` is called in a thread with the group's newest keyring, after the node
-    has stored it; an exception raises an alarm. `offer_keys` returns the application's offer (at most 256 bytes, or
-    empty) to a joiner with a retired key. The joiner's signature proves its identity (NodeId, public key), and it
+    has stored it; an exception raises an alarm. `offer_keys(node_id, public_key)` returns the application's offer (at
+    most 256 bytes, or empty) for a joiner with a retired key, whose signature proves these two values. The joiner
     receives the offer as the event `KeyOffered`. `admit` returns None to accept a joiner, or the JoinNak that refuses
-    it; if it raises, the joiner is refused, with an alarm. `may_send_keys` returns True for a trusted identity: the
-    node accepts keyring updates with its signature, and sends it keys in a box. By default every identity is trusted.
-    `clocks` detect a resumption of the machine from a snapshot (`gossip.node.resumption`).
+    it; if it raises, the joiner is refused, with an alarm.
+
+    `may_send_keys` returns True for a trusted identity. The node accepts keyring updates that this identity signed, and
+    sends it keys encrypted to its public key (`gossip.wire.box`). By default every identity is trusted. `clocks` detect
+    a resumption of the machine from a snapshot (`gossip.node.resumption`).
     """
 
     bind: Address
@@ -179,7 +181,7 @@ _KIND_OF_TYPE: Final[Mapping[Any, _Kind]] = {
 
 
 def _kind(annotation: Any) -> _Kind:
-    """Return the kind of a setting by its type, without None."""
+    """Return the check and the expected text for the type of a setting, ignoring `| None`."""
     types = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
     (plain,) = (each for each in types if each is not NoneType)
     return _KIND_OF_TYPE[get_origin(plain) or plain]
@@ -190,7 +192,7 @@ _MAY_BE_NONE: Final = frozenset(each.name for each in structs.fields(GroupSettin
 
 
 def wrong_kinds(settings: Mapping[str, Any]) -> Iterable[str]:
-    """Yield the given and the expected kind of each setting of a wrong kind, but never the value of a key."""
+    """Yield name, value and expected kind of each setting of a wrong kind; for a keyring its type, not its value."""
     for name, value in settings.items():
         fits, expected = _KINDS[name]
         if not fits(value) and not (value is None and name in _MAY_BE_NONE):
@@ -199,7 +201,7 @@ def wrong_kinds(settings: Mapping[str, Any]) -> Iterable[str]:
 
 
 def keyring_of(key: object) -> Keyring | None:
-    """Return the keyring of a key; return a keyring or None unchanged. Raise ValueError or TypeError if wrong."""
+    """Return the keyring of a key; return a keyring or None unchanged. Raise ValueError or TypeError otherwise."""
     if key is None or isinstance(key, Keyring):
         return key
     if not isinstance(key, bytes):

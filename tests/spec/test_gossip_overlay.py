@@ -1,4 +1,4 @@
-"""Options for a group far larger than the directory of a member: the member relies on its own observations."""
+"""Options for groups with more members than a directory holds: a member relies on its own observations."""
 
 from msgspec.structs import replace
 
@@ -17,7 +17,7 @@ def story_with_peers(*numbers: int) -> Story:
 
 
 def introduce(story: Story, number: int) -> None:
-    """Let node 1 introduce a member in a reply, to vouch for it."""
+    """Deliver a reply of node 1 whose sample contains a member: node 1 vouches for this member."""
     pings: list[PingRequest] = []
     while not pings:
         requests = sent(story.pass_time(100, answering=(2, 3)), PingRequest)
@@ -49,7 +49,7 @@ def test_members_introduced_by_sample_not_by_update() -> None:
     assert AliveUpdate(info_of(9)) not in updates_in(story.pass_time(3_000, answering=(1, 2, 3)))
 
 
-def test_update_with_later_claim_of_listed_member_accepted() -> None:
+def test_alive_update_with_higher_number_ends_suspicion() -> None:
     story = story_with_peers(1, 2)
     story.receive_updates(1, verdict(2, Status.SUSPECT, by=1))
     assert story.status(2) is Status.SUSPECT
@@ -83,7 +83,7 @@ def test_suspect_probed_each_period() -> None:
     assert story.status(2) is Status.SUSPECT
 
 
-def test_unconfirmed_suspicion_has_shortest_length() -> None:
+def test_overlay_suspicion_lasts_shortest_time_unconfirmed() -> None:
     story = story_with_peers(1, 2, 3)
     story.receive_updates(1, verdict(2, Status.SUSPECT, by=1))
     shortest_ms = OPTIONS.suspicion_multiplier * OPTIONS.probe_period_ms

@@ -2,10 +2,10 @@
 
     read ──▶ the content, or None: the file does not exist, or `unread` has the reason ("permission denied", …)
 
-Each file outside of `/proc/PID` is opened without blocking and must be a regular file: a process of another user
-chooses some of the paths. Only processes of this user, root, system users and the user of `sudo` count: another user
-must not offer a false router. A router in another network or mount namespace is ignored, unless this user may not see
-its namespaces.
+Each file outside of `/proc/PID` is opened without blocking and must be a regular file. Some paths come from the command
+line of another user's process, which could name a pipe or a device. Only processes of this user, root, system users and
+the user of `sudo` count: another user must not offer a false router. A router is ignored if it is in another network or
+mount namespace. If this user may not see its namespaces, it counts.
 """
 
 import grp
@@ -95,7 +95,7 @@ class MachineFiles:
         return tuple(each for each in found if each is not None)
 
     def read(self, path: Path, limit_bytes: int = FILE_LIMIT_BYTES) -> bytes | None:
-        """Return the content of a file; None without one, or with a note in `unread`."""
+        """Return the content of a file; None if it does not exist, or was noted in `unread`."""
         content = self.read_head(path, limit_bytes + 1)
         if content is not None and len(content) > limit_bytes:
             self.unread[path] = Unread(path, f"it has more than {limit_bytes} bytes")
@@ -103,7 +103,7 @@ class MachineFiles:
         return content
 
     def decoded(self, path: Path, decode: Callable[[bytes], Content]) -> Content | None:
-        """Return the decoded content of a router's file; None without one, or with a note in `unread`."""
+        """Return the decoded content of a router's file; None if it does not exist, or was noted in `unread`."""
         content = self.read(path)
         try:
             return None if content is None else decode(content)
@@ -112,7 +112,7 @@ class MachineFiles:
             return None
 
     def read_head(self, path: Path, size: int) -> bytes | None:
-        """Return the first bytes of a file, and do not read more; None without one, or with a note in `unread`."""
+        """Read only the first bytes of a file; return None if it does not exist, or was noted in `unread`."""
         try:
             descriptor = os.open(self.real(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError):
@@ -132,7 +132,7 @@ class MachineFiles:
             os.close(descriptor)
 
     def names(self, directory: Path, suffix: str) -> list[Path]:
-        """Return the files of a directory with this suffix, in order, at most `NAMES_MAX`."""
+        """Return the sorted paths of the files of a directory with this suffix, at most `NAMES_MAX`."""
         try:
             found = sorted(each.name for each in self.real(directory).iterdir() if each.name.endswith(suffix))
         except (FileNotFoundError, NotADirectoryError):
@@ -188,7 +188,7 @@ class MachineFiles:
 
     @cached_property
     def processes(self) -> tuple[RouterProcess, ...]:
-        """The processes of I2P routers, in the order of their numbers."""
+        """The processes of I2P routers, sorted by their ids."""
         try:
             numbers = sorted(int(each.name) for each in self.real(Path("/proc")).iterdir() if each.name.isdecimal())
         except OSError:

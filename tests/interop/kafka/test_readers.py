@@ -1,7 +1,8 @@
-"""Unmodified programs read a farm's log: kcat, librdkafka, Spark's Kafka source, Kafka Connect's file sink.
+"""Unmodified programs read a farm's log: kcat, librdkafka, Spark's Kafka source.
 
-Each test is skipped if its program is not installed. Tests that read records compare them with the entries from the
-node's control endpoint.
+Tests that read records compare them with the entries from the node's control endpoint. The pipeline reads the same rows
+from the topic and from this endpoint. Without librdkafka's package, this file is not collected. The other tests are
+skipped if their program is missing.
 """
 
 import json

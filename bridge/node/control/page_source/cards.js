@@ -124,7 +124,7 @@ function showPublished() {
       h("p", { class: isNone ? "critical" : "" }, isNone ? "no server can publish" : [term("publisher"), " ", memberLink(each.publisherName, each.publisherName === null ? String(each.publisherId) : undefined)], `: ${each.reason}`),
       h("p", { class: "dim" }, each.handedOverS === null ? ["not ", term("handed over"), " to a router"] : [term("handed over"), ` to the router of ${known(each.handedOverByName)} at ${moment(each.handedOverS * 1000)}; `,
         each.secondsToExpiry > 0 ? `it ends in ${duration(each.secondsToExpiry * 1000)}` : h("span", { class: "critical" }, `it ended ${duration(-each.secondsToExpiry * 1000)} ago`)]),
-      h("p", { class: each.seen === null ? "dim" : each.seen ? "ok" : "critical" }, each.seen === null ? "no router of another node has looked it up yet" : each.seen ? ["● ", term("seen"), " by a look-up of another router"] : "✕ no other router finds it"),
+      h("p", { class: each.seen === null ? "dim" : each.seen ? "ok" : "critical" }, each.seen === null ? "no look-up by another router has decided yet" : each.seen ? ["● ", term("seen"), " by a look-up of another router"] : "✕ no other router finds it"),
       each.entries.length > 0 && table({ class: "cards" }, [["Node", "", "node"], ["Destination", "mono", "destination"], ["Cost", "number", "cost"], ["Health", "", "healthy"]], each.entries.map((entry) =>
         ({ key: entry.destination, cells: [memberLink(entry.name), entry.destination, entry.cost, healthOf(entry)] }))),
       each.standings.length > 0 && [h("h3", null, term("Candidates", "candidate")), table({ class: "cards" }, [["Server", "", "server"], ["Score", "number", "score"], ["Choice"]],
