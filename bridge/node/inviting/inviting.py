@@ -78,7 +78,7 @@ def _free_port(host: str) -> int:
 
 
 def _limit_text(expect: int, invited: int) -> str:
-    """Return the reason and the remedy if more nodes than the creators of the farm would be invited."""
+    """Return the reason and the remedy if too many nodes would be invited before the farm is created."""
     if expect == 1:
         return "this node creates the farm alone: repeat the command when the farm exists"
     limit = expect - 1
