@@ -130,7 +130,9 @@ class Child:
             raise ChildError(f"{self.name} lacks a standard output")
         with trio.move_on_after(timeout_s):
             while b"\n" not in self._received:
-                data = await self.process.stdout.receive_some()
+                data = b""
+                with suppress(trio.ClosedResourceError):  # `end` may close the output before the last bytes are read
+                    data = await self.process.stdout.receive_some()
                 if not data:
                     raise self._ended_early()
                 self._received += data

@@ -114,7 +114,7 @@ class Group:
         return member
 
     async def _listen(self, member: Member, record: Callable[[Member, str], None]) -> None:
-        with suppress(ChildError, trio.ClosedResourceError):  # the process ended
+        with suppress(ChildError):  # the process ended
             while True:
                 record(member, await member.child.receive_line(math.inf))
                 self._line_received.set()

@@ -6,6 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from benchmarks import consensus_failover, debian_package, etcd_group
 from benchmarks.bare_pipe import running_pipe, take_frames
@@ -156,6 +157,22 @@ async def test_process_ending_early_is_reported_with_last_output(tmp_path: Path)
     with pytest.raises(ChildError, match=r"a wreck ended early; its last output: …it broke"):
         await child.receive_line()
     await child.end()
+
+
+async def test_process_ended_during_receive_is_reported(tmp_path: Path) -> None:
+    child = await Child.start("echo", ["cat"], tmp_path / "log")
+    assert child.process.stdout is not None
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_expect_early_end, child)
+            await wait_all_tasks_blocked()
+            await child.process.stdout.aclose()
+        await child.end()
+
+
+async def _expect_early_end(child: Child) -> None:
+    with pytest.raises(ChildError, match="echo ended early"):
+        await child.receive_line()
 
 
 async def test_foreign_process_ends_with_benchmark(tmp_path: Path) -> None:
