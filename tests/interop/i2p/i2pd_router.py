@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bridge.wire.i2p.structures import address_of, base64_encode, read_destination
+from consensus.net.x509_files import new_certificate
 from tests.end_to_end.farm import tail, wait_until
 from tests.interop.i2p.namespace import I2PD, library_path
 from tests.interop.i2p.router import ITOOPIE, LOOPBACK, NETWORK_ID, Router
@@ -29,6 +30,8 @@ inbound.quantity = 2
 outbound.quantity = 2
 i2cp.leaseSetEncType = 4
 """
+_CERTIFICATE: Final = new_certificate()
+"""The certificate of I2PControl and its key."""
 
 
 class I2pdRouter(Router):
@@ -46,6 +49,8 @@ class I2pdRouter(Router):
         (directory / "certs").mkdir()
         (directory / "tunnels.conf").touch()
         (directory / "i2pd.conf").write_text(self._configuration())
+        for kind in ("crt", "key"):  # otherwise sixteen i2pd generate RSA keys at the same time, for a minute
+            (directory / f"i2pcontrol.{kind}.pem").write_bytes(_CERTIFICATE)
 
     def _configuration(self) -> str:
         number = self.number
