@@ -6,8 +6,8 @@
     {"voters":[…]}                            configuration voters node-1, node-2, node-3
     {"anything":"else"}                       other         unchanged
 
-The types are the kinds of `bridge.core.log.kinds`, and `configuration` and `no-op` of Raft. Names come from a view: the
-log has Raft ids and NodeIds.
+The types are the kinds of `bridge.core.log.kinds`, `handover`, and `configuration` and `no-op` of Raft. Names come from
+a view: the log has Raft ids and NodeIds.
 """
 
 from typing import Final, assert_never
@@ -46,9 +46,11 @@ from bridge.core.log.records import (
 from bridge.core.membership.admission import server_label
 from bridge.wire.i2p.structures import I2pError, destination_from_base64
 from bridge.wire.log.entries import decode
+from bridge.wire.log.handover_entries import KIND as HANDOVER
+from bridge.wire.log.handover_entries import handover_in
 from consensus import ServerId
 
-ENTRY_TYPES: Final = (*(each.type for each in ALL_KINDS), "configuration", "no-op")
+ENTRY_TYPES: Final = (*(each.type for each in ALL_KINDS), HANDOVER, "configuration", "no-op")
 _HASH_LETTERS: Final = 12
 
 
@@ -95,6 +97,9 @@ def entry_words(entry: LogEntryView, names: Names) -> EntryWords:
         return EntryWords(entry.kind.value, None, _raft_text(entry, names))
     record = decode(entry.data)
     if isinstance(record, Foreign):
+        if (order := handover_in(entry.data)) is not None:
+            to = "another voter" if order.to is None else names.server(order.to)
+            return EntryWords(HANDOVER, None, f"the leader of term {order.term} hands leadership over to {to}")
         return EntryWords(FOREIGN.type, None, entry.data.decode(errors="backslashreplace"))
     by = record.server_id if isinstance(record, ServerRecord) else None
     return EntryWords(kind_of(record).type, by, _text(record, names))

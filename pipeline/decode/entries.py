@@ -2,8 +2,8 @@
 
     bytes ──▶ the farm's own decoder (`bridge.wire.log.entries`) ──▶ is it proven? ──▶ Decoded
 
-The farm's own code makes the verdict: entries that every server applies become rows of the tables, ignored entries
-become rows of `quarantine`. This module adds one rule: it refuses an entry without a proof of its author, since the
+The farm's own code makes the verdict: entries that a server acts on become rows of the tables, ignored entries become
+rows of `quarantine`. This module adds one rule: it refuses an entry without a proof of its author, since the
 farm ignores such an entry (docs/reference/application-json.md). The validity of a proof and the rights of its author
 depend on the farm's identities, which only the farm has. So an entry with a proof is counted here, although the farm
 may have refused it.
@@ -38,6 +38,8 @@ from bridge.core.log.records import (
     request_of,
 )
 from bridge.wire.log.entries import decode_entry, kinds_named
+from bridge.wire.log.handover_entries import KIND as HANDOVER
+from bridge.wire.log.handover_entries import handover_in
 from bridge.wire.log.proof import ends_like_proof
 from bridge.wire.log.reports import LeafPart, MetaPart, ReportEntry, checked_destination, parts_of
 
@@ -48,7 +50,7 @@ OPERATOR_KINDS: Final = frozenset(
     each.name
     for each in KINDS
     if issubclass(each.record, IdentityRecord | OperatorCommand) and each.record is not Factors
-)
+) | {HANDOVER}
 """The kinds about the farm itself."""
 _DECODED_BY_THE_FARM: Final = frozenset({APPLICATION, SNAPSHOT})
 ADDRESSES_KEPT: Final = 16_384
@@ -140,11 +142,14 @@ def address_of(destination: str) -> str:
 
 def _application(kind: str, body: bytes) -> Decoded:
     record = decode_entry(body, address_of)
-    if isinstance(record, Foreign):
+    order = handover_in(body) if isinstance(record, Foreign) else None
+    if isinstance(record, Foreign) and order is None:
         return _refused(body, _without_contents(record.reason), record.request)
     # A snapshot holds the result of a report, not the entry itself.
     if kind == APPLICATION and not ends_like_proof(body):
         return _refused(body, UNSIGNED, None)
+    if isinstance(record, Foreign):
+        return Decoded(HANDOVER, Action(None, msgspec.json.encode(order).decode()), request=record.request)
     if isinstance(record, ReportEntry):
         return Decoded("report" if kind == APPLICATION else SNAPSHOT, record, request=record.request)
     return Decoded(kind_of(record).name, _content(record, body), request=request_of(record))

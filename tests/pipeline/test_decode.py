@@ -17,6 +17,7 @@ from bridge.core.log.hashes import hash_of
 from bridge.core.log.kinds import kind_of
 from bridge.core.log.records import Clock, Factors, Foreign, Publication, Record, Report, request_of
 from bridge.wire.log.entries import decode
+from bridge.wire.log.handover_entries import handover_in
 from bridge.wire.log.proof import ends_like_proof
 from pipeline.decode.columns import Row, record_batches
 from pipeline.decode.entries import REFUSED, UNSIGNED
@@ -38,6 +39,7 @@ GOOD: tuple[dict[str, Any], ...] = (
     {"admission": {"server": 4, "node": "0123456789abcdef", "name": "node-4"}},
     {"rekeying": {"era": 2, "boxes": {}}},
     {"eviction": {"node": "0123456789abcdef", "era": 2, "boxes": {}}},
+    {"handover": {"term": 7, "to": 2}, "request": "h-1-1"},
     {"kafkaProducer": {"name": "p-1"}},
     {"kafkaOffset": {"group": "g", "offset": 5}},
     {"clock": {"time": EPOCH_MS, "id": 1}},
@@ -173,13 +175,15 @@ def test_entries_get_verdict_and_columns_of_farm_decoder(count: int) -> None:
         for row in batch.to_pylist():
             body = made[row["index"] - 1]
             record = decode(body)
-            refused = isinstance(record, Foreign)
+            order = handover_in(body)
+            refused = isinstance(record, Foreign) and order is None
             # then it refuses exactly the entries that the farm ignores, and keeps their bytes
             if refused or not ends_like_proof(body):
                 assert (row["entry"], row["body"]) == (REFUSED, body), (seed, body)
                 assert refused or row["reason"] == UNSIGNED, (seed, body)
             else:
-                assert (row["entry"], row["body"], row["reason"]) == (kind_of(record).name, None, None), (seed, body)
+                kind = "handover" if isinstance(record, Foreign) else kind_of(record).name
+                assert (row["entry"], row["body"], row["reason"]) == (kind, None, None), (seed, body)
                 assert actual_columns(row) == expected_columns(record), (seed, body)
             verdicts[row["entry"] == REFUSED] += 1
     assert min(verdicts.values()) > count / 10, "both verdicts are frequent"

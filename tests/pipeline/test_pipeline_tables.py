@@ -24,6 +24,7 @@ from bridge.core.log.records import (
     Scope,
 )
 from bridge.wire.log.entries import encode
+from bridge.wire.log.handover_entries import Handover, handover_entry
 from pipeline.gold.tables import Gold
 from pipeline.schemas import DERIVED, HISTORY, arrow_schema
 from pipeline.tables.current import read
@@ -141,6 +142,7 @@ def test_entry_kinds_have_tables_with_pseudonyms(tmp_path: Path) -> None:
         Correction(1767225600000),
     ):
         log.add(value=encode(record).decode())
+    log.add(value=handover_entry(Handover(7, 2)).decode())
     log.add(value=json.dumps({"router": {}, "clock": {"time": 5}}))
     log.add(value=json.dumps({"router": {}, "id": 1, "date": 2**62}))
     log.tick(10_000, leader=2)
@@ -171,6 +173,7 @@ def test_entry_kinds_have_tables_with_pseudonyms(tmp_path: Path) -> None:
         "removal": (None, {"server": 3, "removed": True}),
         "client": (None, {"name": "pipeline", "key": "A" * 43 + "=", "scopes": ["weights"], "admitted": True}),
         "correction": (None, {"clock": 1767225600000}),
+        "handover": (None, {"term": 7, "to": 2}),
     }
     assert [row["reason"] for row in rows("quarantine")] == [
         "of more than one kind: router, clock",

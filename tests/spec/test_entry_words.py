@@ -3,6 +3,7 @@
 from hashlib import sha256
 from typing import get_args
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -39,6 +40,7 @@ from bridge.core.log.records import (
 )
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
 from bridge.wire.log.entries import encode
+from bridge.wire.log.handover_entries import Handover, handover_entry
 from bridge.wire.membership.round_trips import ANSWER_LIMIT_BYTES, read_round_trips, write_round_trips
 from consensus import Configuration, Entry, NoOp, Server, encode_configuration
 from consensus import EntryKind as CoreEntryKind
@@ -95,7 +97,13 @@ def test_entry_type_has_its_text(record: AnyRecord, words: str) -> None:
 def test_entry_types_all_covered() -> None:
     unions = (get_args(IdentityRecord), get_args(OperatorCommand), get_args(KafkaRecord))
     assert {type(record) for record, _ in RECORDS} == {Report, Clock, Publication}.union(*unions)
-    assert set(ENTRY_TYPES) == {*(each.type for each in ALL_KINDS), "configuration", "no-op"}
+    assert set(ENTRY_TYPES) == {*(each.type for each in ALL_KINDS), "handover", "configuration", "no-op"}
+
+
+@pytest.mark.parametrize(("to", "name"), [(2, "node-2"), (None, "another voter")])
+def test_handover_entry_has_its_type_and_text(to: int | None, name: str) -> None:
+    found = entry_words(application(handover_entry(Handover(7, to))), Names(farm_view()))
+    assert (found.type, found.text) == ("handover", f"the leader of term 7 hands leadership over to {name}")
 
 
 @given(st.binary(max_size=200))
