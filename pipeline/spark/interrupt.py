@@ -1,4 +1,4 @@
-"""Ctrl-C in a run: it takes effect between two calls into the JVM, not in the middle of one.
+"""Ctrl-C and SIGTERM in a run: they take effect between two calls into the JVM, not in the middle of one.
 
 Python raises KeyboardInterrupt at the current position of the main thread, which is nearly always a call that waits for
 the JVM's reply. The bridge to the JVM then writes pages of frames and closes, and the queries cannot be stopped in
@@ -34,15 +34,16 @@ class Interrupt:
 
 @contextmanager
 def deferred(interrupt: Interrupt) -> Iterator[Interrupt]:
-    """Defer Ctrl-C to `check` while the block runs. Only the main thread receives it."""
+    """Defer Ctrl-C and SIGTERM to `check` while the block runs. Only the main thread receives them."""
     if not _is_main():
         yield interrupt
         return
-    before = signal.signal(signal.SIGINT, interrupt.note)
+    before = {each: signal.signal(each, interrupt.note) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield interrupt
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _is_main() -> bool:

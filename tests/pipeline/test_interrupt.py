@@ -1,7 +1,10 @@
 """Ctrl-C during a run: the first one waits until the run loop checks for it, the second one acts immediately."""
 
 import os
+import select
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -13,9 +16,30 @@ from pyspark import SparkConf
 
 from benchmarks import measured_command
 from benchmarks.measured_command import Resident
+from pipeline.gold.answers import answer_sql
 from pipeline.run import RunSettings, await_end
+from pipeline.serve.query import documents
 from pipeline.spark import session
 from pipeline.spark.interrupt import Interrupt, deferred
+from tests.pipeline.farm_log_server import serve_log, three_servers
+from tests.processes import END_S, child
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_run_with_complete_tables(number: signal.Signals, tmp_path: Path) -> None:
+    output = tmp_path / "tables"
+    command = [sys.executable, "-m", "bridge.cli.main", "pipeline", "run", "--alert-command", "/bin/true"]
+    with (
+        serve_log(three_servers(minutes=1), tmp_path / "control.sock") as address,
+        child([*command, "--node", address, "--output", str(output)], stderr=subprocess.DEVNULL) as run,
+    ):
+        assert run.stdout is not None
+        assert select.select([run.stdout], [], [], END_S)[0], "the run prints the table of its first batch"
+        run.send_signal(number)
+        run.communicate(timeout=END_S)
+        assert run.returncode == 0
+    assert [each["complete"] for each in documents(output, answer_sql("completeness"))] == [True]
+    assert {each["state"] for each in documents(output, answer_sql("alerting"))} == {"off"}
 
 
 def press_ctrl_c(times: int = 1) -> None:
