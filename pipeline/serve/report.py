@@ -458,7 +458,7 @@ def _points(rows: list[dict[str, Any]]) -> list[tuple[datetime, float | None]]:
 def _gap(gap_ms: int | None) -> str:
     return (
         "the time since an earlier one is unknown"
-        if gap_ms is None
+        if gap_ms is None or gap_ms < 0
         else f"{gap_ms / 1000:.1f} s after the previous one"
     )
 

@@ -355,6 +355,17 @@ def test_leaders_and_churn_list_days_with_most_changes(tmp_path: Path) -> None:
     assert rows == [("2026-01-05", "2"), ("2026-01-03", "1")]
 
 
+def test_negative_gap_between_leaders_is_unknown(tmp_path: Path) -> None:
+    # given a correction of log time between two terms, and between the publications of two servers
+    times = {"first_at": NOON, "last_at": NOON, "first_index": 1, "gap_ms": -3_600_000}
+    write_derived(tmp_path, "leaderships", [{"term": 1, "leader_id": 1, **times}])
+    write_derived(tmp_path, "publishers", [{"master": "d-1", "server_id": 1, **times}])
+    page = make_page(tmp_path, is_drawn=True)
+    for title in ("Leaders", "Publishers"):
+        assert "the time since an earlier one is unknown" in section(page, title)
+    assert "-3600" not in page
+
+
 def test_failures_list_longest_outage_first(tmp_path: Path) -> None:
     def became(server: int, minute: int, previous: str, state: str) -> dict[str, Any]:
         return {"at": NOON + minute * MINUTE, "server_id": server, "previous": previous, "state": state, "reason": ""}
