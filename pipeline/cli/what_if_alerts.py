@@ -64,7 +64,11 @@ SHOWN = 100
 def what_if_alerts(
     *, keep_minutes: float | None, silent_periods: int | None, days: float, output: Output, as_json: bool, **rules: Any
 ) -> None:
-    """Compute the alerts of the recorded past with another setting, and compare them with the present ones."""
+    """Compute the alerts of the recorded past with another setting, and compare them with the present ones.
+
+    The setting `present` is the defaults of `run`, even if the run had another --alert-keep-firing. An alert of `both`
+    settings is shown as the other setting causes it.
+    """
     changes = {name: value for name, value in rules.items() if value is not None}
     if not changes and keep_minutes is None and silent_periods is None:
         raise click.UsageError("name a setting to change, such as --keep-firing 30")
@@ -92,6 +96,7 @@ def what_if_alerts(
             print_json(json.dumps({"setting": setting, **asdict(each)}))
         return
     echo(f"Alerts with the present setting: {len(before):,}; with the other setting: {len(after):,}", bold=True)
+    echo("The present setting is the defaults of `run`. A row `both` shows the alert of the other setting.")
     print_table(
         ("setting", "farm", "server", "began", "lasted", "failures", "reason"),
         [

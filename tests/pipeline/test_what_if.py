@@ -375,7 +375,8 @@ def test_alerts_with_another_setting_are_compared(tmp_path: Path) -> None:
     assert found("--worse-after", "9") == [("both", 2, 1), ("both", 2, 1)]
     assert found("--keep-firing", "100") == [("both", 2, 2)]
     shown = CliRunner().invoke(what_if_alerts, ["--keep-firing", "100", "--output", str(tmp_path)])
-    title, _, row = shown.stdout.splitlines()
+    title, note, _, row = shown.stdout.splitlines()
     assert title == "Alerts with the present setting: 2; with the other setting: 1"
+    assert note == "The present setting is the defaults of `run`. A row `both` shows the alert of the other setting."
     assert (row.split()[1], "…" in row, "Z  " in row) == (log.cluster_id, False, True)
     assert CliRunner().invoke(what_if_alerts, ["--output", str(tmp_path)]).exit_code == 2
