@@ -22,6 +22,8 @@ from tests.end_to_end.settings import LOOPBACK, free_port
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"^```console\n(.*?)^```$", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL)
+CACHE = "garlicfarm"
+"""The directory of the commands' cache, below XDG_CACHE_HOME."""
 ONCE = ("kill", "source", "garlicfarm submit", "garlicfarm run", "garlicfarm connect")
 BRIDGE, LISTEN = "127.0.0.1:17656", "127.0.0.1:8080"
 """The addresses on the page: of the SAM bridge of `up`, and of the client."""
@@ -129,3 +131,5 @@ def test_tutorial_commands_print_documented_output(tmp_path: Path) -> None:
                 walk(shell, command.replace(BRIDGE, bridge).replace(LISTEN, listen), expected)
         finally:
             shell.close()
+    made = {each.name for each in tmp_path.iterdir()} - {"Makefile", log.name, CACHE}
+    assert made == {".venv", "farm-state"}, "the commands write only ignored files"
