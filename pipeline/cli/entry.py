@@ -73,7 +73,10 @@ def doctor_alone() -> click.Command:
 
 
 def _offered(context: click.Context, _parameter: object, incomplete: str) -> list[CompletionItem]:
-    """Return the completions of a word after `pipeline`."""
+    """Return the completions of a word after `pipeline`; the names of queries without an import of Spark."""
+    if context.params["arguments"] == ("query",) and not incomplete.startswith("-"):
+        subjects = import_module("pipeline.gold.answers").SUBJECTS
+        return [CompletionItem(each, help=subjects[each]) for each in sorted(subjects) if each.startswith(incomplete)]
     try:
         command = load()
     except click.ClickException:

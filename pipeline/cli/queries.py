@@ -16,10 +16,12 @@ from pipeline import INSTALL
 from pipeline.cli.options import NumberRange, file_path, tables_option, write_file
 from pipeline.gold.answers import (
     ANSWERS,
+    FACTOR_STEPS,
     GOSSIP_TIMINGS,
     LAN,
     OBJECTIVE_PERCENT,
     OUTAGE,
+    SUBJECTS,
     Around,
     answer_sql,
     why_empty,
@@ -70,9 +72,6 @@ def a_moment(value: str) -> datetime:
         raise click.BadParameter(f"{value!r} is not a time: write it as 2026-11-28T23:10Z", param_hint="--at") from None
 
 
-FACTOR_STEPS = "factor-steps"
-SUBJECTS = {**ANSWERS, FACTOR_STEPS: "inputs of each factor in the last entry of factors, step by step"}
-"""The subject of each named query."""
 _LISTED = "\n".join(f"{name.ljust(max(map(len, SUBJECTS)))}  {subject}" for name, subject in sorted(SUBJECTS.items()))
 _QUERY_HELP = f"""Run one SELECT over the tables, such as "SELECT * FROM current_routers", or a named query:
 

@@ -44,15 +44,20 @@ def test_pipeline_commands_and_options_are_offered() -> None:
     assert "--minutes" in offered("garlicfarm", "pipeline", "query", "--")
 
 
-def test_command_completion_does_not_load_commands() -> None:
-    environment = {VARIABLE: "bash_complete", "COMP_WORDS": "garlicfarm ", "COMP_CWORD": "1", "PYTHONPATH": str(ROOT)}
+@pytest.mark.parametrize(("words", "word"), [("", "plain,status"), ("pipeline query l", "plain,leaders")])
+def test_command_completion_does_not_load_commands(words: str, word: str) -> None:
+    line = f"garlicfarm {words}"
+    number = str(line.count(" "))
+    environment = {VARIABLE: "bash_complete", "COMP_WORDS": line, "COMP_CWORD": number, "PYTHONPATH": str(ROOT)}
     code = (
         "import sys\nfrom bridge.cli.main import cli\n"
         "try: cli(prog_name='garlicfarm', standalone_mode=False)\nexcept SystemExit: pass\n"
-        "print(sorted(each for each in sys.modules if each in {'trio', 'rich', 'cryptography', 'bridge.cli.status'}))"
+        "large = {'trio', 'rich', 'cryptography', 'pyspark', 'pyarrow', 'bridge.cli.status'}\n"
+        "print(sorted(each for each in sys.modules if each in large))"
     )
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    *found, loaded = done.stdout.splitlines()
+    assert (word in found, loaded) == (True, "[]"), found
 
 
 def test_status_or_members_does_not_import_rich() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli.queries import SUBJECTS, query
-from pipeline.gold.answers import answer_sql
+from pipeline.cli.queries import query
+from pipeline.gold.answers import SUBJECTS, answer_sql
 from pipeline.gold.tables import Gold
 from pipeline.serve.query import documents
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, address

@@ -35,6 +35,9 @@ _MARK, _EMPTY = "-- ", "-- empty: "
 _TEXTS = {file.stem: file.read_text(encoding="utf-8") for file in sorted(_HERE.glob("*.sql"))}
 ANSWERS = {name: text.splitlines()[0].removeprefix(_MARK) for name, text in _TEXTS.items()}
 """The subject of each answer, by its name."""
+FACTOR_STEPS = "factor-steps"
+SUBJECTS = {**ANSWERS, FACTOR_STEPS: "inputs of each factor in the last entry of factors, step by step"}
+"""The subject of each named query of the command `query`."""
 
 
 def why_empty(name: str) -> str | None:
