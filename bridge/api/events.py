@@ -63,7 +63,7 @@ from bridge.core.publishing.publisher_election import PublisherChanged
 SAME_FACT_MS: Final = 15_000
 FACTS_MAX: Final = 4096
 ADDRESS_LETTERS: Final = 12
-_SECOND = re.compile(r"\b(second |after )([1-9][0-9]{9})\b")
+_SECOND = re.compile(r"\b(timestamp |after )([1-9][0-9]{9})\b")
 Facts = Mapping[str, Scalar]
 Sentence = Callable[[str, Facts], str]
 """Function that returns a sentence, from the name of the reporting node and the facts."""
@@ -379,7 +379,7 @@ CLOCK_BOUNDED: Final = _of_farm(
 LOG_TIME_CORRECTED: Final = _of_farm("log-time-corrected", _corrected)
 SECOND_FORGOTTEN: Final = _of_farm(
     "second-forgotten",
-    "the last accepted second of {master:address}, {second:moment}, is dropped: a router that has this structure"
+    "the last accepted timestamp of {master:address}, {second:moment}, is dropped: a router that has this structure"
     " refuses earlier ones until {until:moment}",
 )
 REMOVAL_CHANGED: Final = _of_farm(

@@ -418,7 +418,7 @@ class PublishingView(Record, frozen=True):
     reason: str
     """Reason why that server is the publisher."""
     published_s: int | None = None
-    """The second of the last publication that the log accepted; null before the first one. A router may not
+    """The timestamp of the last publication that the log accepted; null before the first one. A router may not
     have taken it (`handedOverS`)."""
     expires_s: int | None = None
     """End of the last structure that a router accepted; null without one."""

@@ -428,7 +428,7 @@ async def test_structure_with_invalid_time_is_not_sent(
     key = MASTER.as_signing_key()
     async with stage(monkeypatch, autojump_clock, fake, key) as on:
         await on.router.publish_meta_lease_set(HASH, structure(key, 5))
-        for after_s, reason in ((4, "not published in a later second"), (-601, "10 minutes ago"), (70, "from now")):
+        for after_s, reason in ((4, "its timestamp is not after"), (-601, "10 minutes ago"), (70, "from now")):
             with pytest.raises(RouterError, match=reason):
                 await on.router.publish_meta_lease_set(HASH, structure(key, after_s))
         assert on.fake.structures == [structure(key, 5)]

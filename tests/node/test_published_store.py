@@ -1,4 +1,4 @@
-"""The store of the last published second: the second remains after the process ends."""
+"""The store of the last published timestamp: it remains after the process ends."""
 
 from pathlib import Path
 

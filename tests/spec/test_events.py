@@ -50,9 +50,9 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
             event(
                 "publication-refused",
                 server=1,
-                reason="second 1795352222 is not after 1795352333, the second of the last accepted publication",
+                reason="timestamp 1795352222 is not after 1795352333, the timestamp of the last accepted publication",
             ),
-            "from server 1: second 12:57:02 is not after 12:58:53, the second of the last accepted publication",
+            "from server 1: timestamp 12:57:02 is not after 12:58:53, the timestamp of the last accepted publication",
         ),
         (event("exclusion-changed", leaf=LEAF, excluded=True), "leaf hakketfo3r2m….b32.i2p is excluded"),
         (
@@ -141,8 +141,8 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
         (
             event("second-forgotten", master=MASTER, second=1_795_351_200, until=1_795_412_000),
             (
-                "the last accepted second of hakketfo3r2m….b32.i2p, 2026-11-22 12:40:00, is dropped: a router that has"
-                " this structure refuses earlier ones until 2026-11-23 05:33:20"
+                "the last accepted timestamp of hakketfo3r2m….b32.i2p, 2026-11-22 12:40:00, is dropped: a router that"
+                " has this structure refuses earlier ones until 2026-11-23 05:33:20"
             ),
         ),
         (event("handover-ordered", server=None, outcome="no-voter"), "handover of leadership: no voter"),

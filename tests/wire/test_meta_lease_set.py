@@ -260,7 +260,7 @@ def test_refusals_of_java_router_are_named() -> None:
     assert reasons(soon_over, PUBLISHED_S - 61) == ["it is published 61 s from now, more than 60 s"]
     later = replace(good, published_s=PUBLISHED_S + 1)
     assert reasons(later, previous=good) == []
-    assert reasons(good, previous=good) == ["it is not published in a later second than the one it replaces"]
+    assert reasons(good, previous=good) == ["its timestamp is not after the timestamp of the replaced structure"]
     assert reasons(replace(good, revocations=(bytes(32),))) == ["it has revocations, so a Java router cannot verify it"]
     assert reasons(replace(good, leases=(replace(lease(1), flags=0x010003),))) == [
         "an entry has upper flag bits, so a Java router cannot verify it"

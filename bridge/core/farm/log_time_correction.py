@@ -41,7 +41,7 @@ class SecondForgotten(Struct, frozen=True):
 
     publication: Publication
     refused_until_s: int
-    """The last second when a router may still have that structure and refuse earlier structures."""
+    """The last time, in seconds, when a router may still have that structure and refuse earlier structures."""
 
 
 CorrectionChange = LogTimeCorrected | SecondForgotten | CommandRefused

@@ -620,12 +620,14 @@ def _refusal(
     accepted_s = master.publication.published_s if master.publication is not None else -1
     if publication.published_s <= accepted_s:
         return (
-            f"second {publication.published_s} is not after {accepted_s}, the second of the last accepted publication"
+            f"timestamp {publication.published_s} is not after {accepted_s}, the timestamp of the last accepted"
+            " publication"
         )
     if publication.published_s <= unfenced_s:
         return (
-            f"second {publication.published_s} is not after {unfenced_s}, the second of a publication without a quorum"
+            f"timestamp {publication.published_s} is not after {unfenced_s}, the timestamp of a publication without a"
+            " quorum"
         )
     if publication.published_s > latest_s:
-        return f"second {publication.published_s} is too far ahead of log time ({latest_s} at most)"
+        return f"timestamp {publication.published_s} is too far ahead of log time ({latest_s} at most)"
     return None

@@ -57,7 +57,7 @@ class MetaStatus(Struct, frozen=True):
     last_published_time_ms: int
     last_published_lease_set: str | None = None
     can_sign_until_s: int | None = None
-    """Second when its (transient) signing key expires; None without a key, so it cannot publish."""
+    """Expiry of its (transient) signing key, in seconds since the epoch; None without a key, so it cannot publish."""
     publish_failure: str | None = None
     """The reason why its router refused the last structure, or refuses all. The choice of the publisher ignores it."""
     standby: bool = False

@@ -1,20 +1,21 @@
-"""The plan of a publisher's next publication and its time, made from the committed state alone.
+"""The plan of a publisher's next publication: its time, its timestamp and its entries.
 
-    begin              the first publication of a master: as soon as every voter has reported and nothing is missing
+    begin              the first publication of a master: as soon as every voter has reported and no data is missing
                        (`_complete`), after `gather_ms` at the latest
     take over          immediately, if another server published last
+    again              immediately, if this process has not handed over the last accepted publication
     change             once the content differs, but not sooner than `change_ms` after the last one: changes coalesce
-    forced             an operator requests it; not sooner than `change_ms`, since a router would refuse the structure
-    overtake           as for a change, if a server has published a later second without a quorum (`without_quorum`)
+    forced             an operator requests it; as for a change, because a router would refuse the structure earlier
+    overtake           as for a change, if a server has published a later timestamp without a quorum (`without_quorum`)
     refresh            after `refresh_ms` ± 10 %; the jitter is a hash of the last publication, so it is not stored
 
-The timestamps of a master's structures, in *seconds*, must rise, also after `recover`. They must not run ahead of log
-time, because routers refuse structures from the future. Without a limit, a publisher could add one second with each
-publication. So the state machine accepts a second only up to `latest_second`. The planner waits until its own estimate
-of log time is within `LEAD_MAX_MS` of the next second.
+The timestamps of a master's structures are in seconds. They must rise, also after `recover`. They must not be far ahead
+of log time, because routers refuse structures from the future. Without a limit, a publisher could add one second with
+each publication. So the state machine accepts a timestamp only up to `latest_second`. The planner waits until its own
+estimate of log time is within `LEAD_MAX_MS` of the next timestamp.
 
-The plan is proposed to the log first. The publisher may sign the planned entries only after `PublicationAccepted`: this
-fences a former publisher and orders the seconds, which routers require to rise. Entries last 15 minutes longer than the
+With a quorum, the plan is proposed to the log first. The publisher may sign the planned entries only after
+`PublicationAccepted`: this fences a former publisher, and the timestamps rise. Entries last 15 minutes longer than the
 longest wait between two publications of a running publisher.
 """
 
@@ -30,7 +31,7 @@ from bridge.core.state.farm_state import UNFENCED_AHEAD_MS, FarmState, FarmTunin
 ENTRY_REMAINING_S = 900
 JITTER_PERCENT = 10
 LEAD_MAX_MS = UNFENCED_AHEAD_MS
-"""Largest lead of a planned second over log time.
+"""Largest lead of a planned timestamp over log time.
 
 It equals the lead of a publication without a quorum, so that the next publication need not wait. It is less than the
 state machine accepts, and half of the minute that routers allow.
@@ -66,7 +67,7 @@ class PlannedPublication(Struct, frozen=True):
 
 
 def lease_set_entries(state: FarmState, master: str, published_s: int, pace: Pace) -> tuple[LeafEntry, ...] | None:
-    """Return the entries of `master` if it is published at `published_s`, in order of destination; None if empty."""
+    """Return the entries of a publication of `master` at `published_s`, by destination; None without leaves."""
     leaves = state.masters.get(master, MasterState()).leaves
     if not leaves:
         return None
@@ -93,11 +94,11 @@ def plan_publication(
     """Return the next publication of server `server_id`, if it is due.
 
     `log_time_ms` is the caller's estimate of log time (`LogTime.paced`), which advances between clock entries.
-    `handed_over` is the last publication that this process gave to its router. After a restart, or if the router
-    refused the structure, it differs from the last accepted publication. Then clients may lack the structure, and a new
-    plan is due immediately. `noted_s` is the last second that this server handed over in any of its runs. The log may
-    lack this second, if the server published without a quorum and has not reported since its start. Propose one plan at
-    a time: a second one with the same second would be refused.
+    `handed_over` is the last publication that the router of this process accepted. After a restart, or a refusal by the
+    router, it differs from the last publication in the log. Then clients may lack the structure, and a new plan is due
+    immediately. `noted_s` is the timestamp of the last structure that this server handed over, in any of its runs. The
+    log may lack this timestamp, if the server published without a quorum and has not reported since its start. Propose
+    one plan at a time: another plan with the same timestamp would be refused.
     """
     known = state.masters.get(master)
     if known is None or known.choice.server_id != server_id:
@@ -131,7 +132,7 @@ def is_up_to_date(state: FarmState, master: str, server_id: int, handed_over: Pu
 
 
 def latest_second(state: FarmState, tuning: FarmTuning) -> int:
-    """Return the last second that a publication may have now.
+    """Return the latest timestamp that a publication may have now, in seconds.
 
     Log time lags a server's estimate by at most a period, and the server's clock may be off by `clock_tolerance_ms`.
     """
@@ -166,8 +167,8 @@ def _due(known: MasterState, server_id: int, pace: Pace, log_time_ms: int, *, ov
 def _complete(state: FarmState, master: str) -> bool:
     """Return True if no report can add to the first publication: each voter has reported a router and healthy leaves.
 
-    A voter without leaves delays the publication, too: its router may report them soon. The state has voters from the
-    founding on.
+    A voter without leaves delays the publication, too: its router may report them soon. The state of a
+    created farm always has voters.
     """
     voters = {each for majority in state.clocks.majorities for each in majority}
     reports = [server.report for server_id, server in state.servers.items() if server_id in voters]

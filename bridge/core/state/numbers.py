@@ -52,7 +52,7 @@ class NumberKind(Enum):
     """Milliseconds by the clock of one server."""
     DURATION = "duration"
     SECOND = "second"
-    """Second of a publication."""
+    """Timestamp of a publication, in seconds."""
     SECOND_MS = "second, in milliseconds"
     RAFT_ID = "Raft id"
     ERA = "era"
@@ -180,7 +180,7 @@ NUMBERS: dict[str, Number] = {
     ),
     "Publication.published_s": Number(
         NumberKind.SECOND,
-        "the second of a publication",
+        "the timestamp of a publication",
         0,
         SECOND_MAX,
         "the publisher, up to log time + a period + 30 s (`latest_second`)",

@@ -47,7 +47,7 @@ class Reset(Struct, frozen=True):
     log_time_ms: int | None = None
     """The start of log time; None if log time continues."""
     second: bool = False
-    """Drop the last publication of each master, and set the seconds in reports to 0."""
+    """Drop the last publication of each master, and set the timestamps of publications in reports to 0."""
     era: bool = False
     """Reset the eras of the keys."""
 

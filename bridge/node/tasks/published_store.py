@@ -1,9 +1,9 @@
-"""The timestamp (second) of this node's last structure for each master, stored on disk.
+"""The timestamp, in seconds, of this node's last structure for each master, stored on disk.
 
-Without a quorum, a publisher publishes structures that are not in the log. Later its reports contain the second of the
-last structure, and the farm commits only later seconds. If a restart lost the second, clients could use the old list
-until it expires. So the node writes this file after each hand-over. Without the file, or with an old file, the next
-second depends only on the clock.
+Without a quorum, a publisher publishes structures that are not in the log. Later its reports contain the timestamp of
+the last structure, and the farm commits only later timestamps. If a restart lost the timestamp, clients could use the
+old list until it expires. So the node writes this file after each hand-over. Without the file, or with an old file, the
+next timestamp depends only on the clock.
 """
 
 from contextlib import suppress
@@ -39,13 +39,13 @@ class PublishedStore:
         self._one_writer = trio.Lock()
 
     def second(self, master_hash: bytes) -> int:
-        """Return the last stored second; 0 without one."""
+        """Return the last stored timestamp, in seconds; 0 without one."""
         return self._seconds.get(master_hash.hex(), 0)
 
     async def note(self, master_hash: bytes, second: int) -> None:
-        """Store the second of a structure after its hand-over. On a full disk the older second stays in the file.
+        """Store the timestamp of a structure after its hand-over. On a full disk the older timestamp stays in the file.
 
-        A second out of range is not stored, because it would make the file unreadable for all masters.
+        A timestamp out of range is not stored, because it would make the file unreadable for all masters.
         """
         if not 0 <= second < SECOND_LIMIT:
             await trio.lowlevel.checkpoint()
@@ -57,7 +57,7 @@ class PublishedStore:
         if self._path is None:
             return
         # The tasks of several masters call this: older content must not replace newer content. The shield also stores a
-        # second that waits for another write when the node ends, because its router already has the structure.
+        # timestamp that waits for another write when the node ends, because its router already has the structure.
         with suppress(OSError), trio.CancelScope(shield=True):
             async with self._one_writer:
                 content = msgspec.json.encode(_PublishedFile(self._seconds))

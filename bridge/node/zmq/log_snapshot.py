@@ -51,7 +51,7 @@ class SnapshotMaster(Record, frozen=True):
     publisher_id: int | None
     """The Raft id of the publisher; null while no server can publish."""
     published_s: int | None
-    """The second of the last accepted publication; null before the first one."""
+    """The timestamp of the last accepted publication, in seconds; null before the first one."""
     leaves: tuple[SnapshotLeaf, ...]
     """The leaves in the structure."""
 

@@ -105,7 +105,7 @@ class SigningKey(Struct, frozen=True):
 
     @property
     def can_sign_until_s(self) -> int:
-        """The expiration second of the key, for `MetaStatus`; the greatest second if it does not expire."""
+        """The expiration of the key, in seconds since the epoch; the largest timestamp if it does not expire."""
         return (1 << 32) - 1 if self.offline is None else self.offline.expires_s
 
     def publication(self, published_s: int, entries: Sequence[LeafEntry]) -> bytes:

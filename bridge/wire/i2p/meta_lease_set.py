@@ -248,7 +248,7 @@ def check_acceptable_to_java_router(
     if max(ends, default=0) > now_s + _EXPIRES_LIMIT_S + _JAVA_CLOCK_FUDGE_S:
         reasons.append("its latest end is too far in the future")
     if previous is not None and structure.published_s <= previous.published_s:
-        reasons.append("it is not published in a later second than the one it replaces")
+        reasons.append("its timestamp is not after the timestamp of the replaced structure")
     if structure.is_unpublished:
         reasons.append("it is marked unpublished: a floodfill does not hand it out")
     reasons.extend(_rewritten_by_java(structure))
