@@ -224,7 +224,7 @@ TRANSFER: Final = _post(
 NODES: Final = _get(
     "/v1/nodes",
     NodesAnswer,
-    "every identity in the log, and the first 64 identities that only gossip has",
+    "the identities in the log, and up to 64 that wait for approval",
 )
 NODES_APPROVE: Final = _post(
     "/v1/nodes/approve",

@@ -1,11 +1,11 @@
 """`garlicfarm node`: the identities of the farm, and an operator's decisions about them.
 
-node list           every identity that the log or gossip knows, and its status in the farm
+node list           the identities in the log, and up to 64 that wait for approval
 node approve NODE   admit a new node; or give a node's name to its new identity, and retire the old identity
 node evict NODE     exclude the identity of a stolen node permanently, and replace all keys
 node clients        the client keys of programs, and their rights
 node admit-client   allow a client key to submit entries of some scopes
-node remove-client  forbid it again
+node remove-client  remove a client key
 """
 
 from functools import partial
@@ -38,7 +38,7 @@ def node() -> None:
 @json_option
 @watchable
 def list_nodes(node: str | None, *, as_json: bool) -> None:
-    """Show every identity in the log or in gossip: its name, Raft id and status."""
+    """Show the identities in the log, and up to 64 that wait for approval: id, name, Raft id and status."""
     found = call_current(node, NODES)
     end_with_json(found, as_json=as_json)
     rows = [
@@ -69,8 +69,8 @@ def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> 
     """Approve a new node, or let a new identity take the name of another identity.
 
     NODE is the id of the new identity, or its name. If another identity has the name, that identity is retired
-    permanently: the leader removes its server when the server of the new identity votes. A holder of a copied key file
-    can use any name, so compare the id with `garlicfarm status` on the node itself.
+    permanently. The leader removes its server, usually after the server of the new identity has become a voter. A
+    holder of a copied key file can use any name, so compare the id with `garlicfarm status` on the node itself.
     """
     ask, order = partial(query_leader, nodes), NodeRequest(which)
     question = f"Approve {which}, and permanently retire another identity that has its name?"
@@ -92,8 +92,8 @@ def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> 
 def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: bool) -> None:
     """Evict an identity permanently, and replace all keys.
 
-    NODE is an id, or a name. The remaining nodes receive new gossip keys, sealed for each of them; with the old keys no
-    node can read, join or submit any more. With transport = "i2p" the operator replaces the keys by hand.
+    NODE is an id, or a name. The remaining nodes receive new gossip keys, sealed for each of them. With the old keys,
+    a node can no longer read, join or submit. With transport = "i2p" the operator replaces the keys by hand.
     """
     ask, order = partial(query_leader, nodes), NodeRequest(which, force)
     question = f"Evict {which} permanently, and replace all keys of the farm?"
@@ -109,7 +109,7 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
 @json_option
 @watchable
 def list_clients(node: str | None, *, as_json: bool) -> None:
-    """Show all client keys, removed ones included, and their scopes."""
+    """Show all client keys with their scopes, including removed keys."""
     found = call_current(node, NODES)
     end_with_json(ClientsOutput(found.clients), as_json=as_json)
     rows = [
@@ -134,7 +134,7 @@ def list_clients(node: str | None, *, as_json: bool) -> None:
     required=True,
     multiple=True,
     type=click.Choice([each.value for each in Scope]),
-    help="weights: the pipeline's factors. operator: exclude, cost, force, removal. May be given twice.",
+    help="weights: the pipeline's factors. operator: exclude, cost, force, removal, log time. May be given twice.",
 )
 @node_option
 @json_option

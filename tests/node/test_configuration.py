@@ -186,7 +186,7 @@ def test_command_line_overrides_file(tmp_path: Path) -> None:
         ),
         (
             '[consensus.plain]\nlisten = "127.0.0.1:7670"\npeers = {"4" = "127.0.0.1:9004"}',
-            "consensus.plain: a farm accepts only proven identities, and a plain connection does not prove one",
+            "consensus.plain: a farm accepts only proven identities, and a plain connection does not prove an identity",
         ),
         ("[consensus]\nvoters_max = 11", "consensus.voters_max: 11 is not a whole number from 1 to 9"),
         ("[consensus]\ngrace_ms = 0", "consensus.grace_ms: 0 is not a whole number from 1000 to"),

@@ -101,7 +101,7 @@ def test_example_of_refusal_is_accepted_as_printed(name: str, tmp_path: Path) ->
     with pytest.raises(ConfigurationError, match=r"gossip\.bind: ") as refused:
         load_configuration(None, Overrides(farm_key=Path("k")), machine)
     text = str(refused.value)
-    written = text.partition("for instance ")[2].partition(" in its file")[0].partition(" with allow_wan")[0]
+    written = text.partition("for instance with ")[2].partition(" in [gossip]")[0].partition(" and allow_wan")[0]
     wide = "allow_wan = true\n" if "allow_wan" in text else ""
     file = tmp_path / "node.toml"
     file.write_text(f'farm_key = "k"\n[gossip]\n{wide}{written}\n')

@@ -1,6 +1,6 @@
 """Handlers of the requests about identities: list, approve and evict them.
 
-    GET  /v1/nodes                                   every identity in the log or in gossip, and its status
+    GET  /v1/nodes                                   the identities in the log, and up to 64 that wait for approval
     POST /v1/nodes/approve  {"node": NAME or ID}     a new node is admitted; or another identity takes a name, and the
                                                      previous one is retired
     POST /v1/nodes/evict    {"node": NAME or ID}     an identity is evicted, all keys are replaced

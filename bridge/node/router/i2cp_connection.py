@@ -180,8 +180,9 @@ class I2cpConnection:
         if waiter.answer is not None:
             return waiter.answer
         self._check()
-        # Dates and statuses do not carry a number. If one is missing, later ones cannot be assigned to requests. A
-        # router replies to each look-up, even without a result.
+        # End the connection: dates and statuses do not have a number, so after a missing one, later ones cannot be
+        # assigned to requests. A missing reply to a look-up is a fault, too, because a router replies to each look-up,
+        # even without a result.
         self._end(f"{self._link} does not respond: {lacking} within {timeout_s:g} s")
         raise RouterLost(self.ended)
 

@@ -4,9 +4,10 @@
     transport = "i2p"           no gossip: I2P names in `consensus.seeds`, reached through the HTTP proxy of this
                                 machine's router
 
-On a LAN an address is not needed. The node binds to the machine's private address on the default ports (chosen by
-`bridge.node.settings.machine`) and discovers the others by broadcast. If it cannot choose, an error names the missing
-setting. Gossip stays in private networks unless `allow_wan` is set (the reason is in `gossip/node/endpoints.py`).
+On a LAN an address is not needed. `bridge.node.settings.machine` chooses the machine's private address. The node binds
+to it on the default ports, and discovers the others by broadcast. If no address can be chosen, an error names the
+missing setting. Gossip stays in private networks unless `allow_wan` is set (the reason is in
+`gossip/node/endpoints.py`).
 
 The checks for `i2p` ensure that unencrypted data never leaves a machine. The server listens only on loopback, the
 target of the router's server tunnel. The proxy is also on loopback, and the node connects only to I2P names.
@@ -40,9 +41,9 @@ PROXY_DEFAULT: Final = Address(LOOPBACK, 4444)
 NAME_CHARACTERS_MAX: Final = 80
 """The longest name that fits into the endpoint in a node's metadata. A `.b32.i2p` name has at most 70 characters."""
 _NEVER_PLAIN = (
-    "a farm accepts only proven identities, and a plain connection does not prove one: any sender at its address"
-    " would be accepted. To feed servers of another implementation, use a separate program; see `garlicfarm help"
-    " garlic-farm 'Servers of another implementation'`"
+    "a farm accepts only proven identities, and a plain connection does not prove an identity: the node would accept"
+    " any sender that uses the address of a server. To feed servers of another implementation, use a separate program;"
+    " see `garlicfarm help garlic-farm 'Servers of another implementation'`"
 )
 
 
@@ -99,7 +100,7 @@ class GossipSettings:
         Address | None,
         Setting(
             'the address for announcements of this node: `"auto"` is the broadcast address of the interface, `"off"`'
-            " sends none, otherwise an `address:port`",
+            " disables announcements, otherwise an `address:port`",
             default='`"auto"`',
             example="auto",
             none="off",
@@ -111,7 +112,7 @@ class GossipSettings:
     capacity: Annotated[
         int,
         Setting(
-            "number of peers that this node probes and that probe it",
+            "maximum number of peers: each probes this node, and this node probes it",
             1,
             CAPACITY_LIMIT,
             shared=True,
@@ -175,7 +176,7 @@ class ConsensusSettings:
         Path | None,
         Setting(
             "an authority's certificate, together with `certificate`; without both, each node makes a certificate and"
-            " gossip distributes it"
+            " gossip distributes its fingerprint"
         ),
     ] = None
     certificate: Annotated[
@@ -237,7 +238,7 @@ class ProxySettings:
 
 
 def read_gossip(section: Section, machine: Machine, chosen: ChosenAddress | NoAddressError) -> GossipSettings:
-    """Read `[gossip]`; `chosen` is the address of this machine, for a node without a configured one."""
+    """Read `[gossip]`; `chosen` is the address of this machine, for a node without a configured address."""
     bind = PLACEHOLDER
     if isinstance(chosen, ChosenAddress):
         bind = Address(chosen.host, GOSSIP_PORT)
@@ -262,14 +263,17 @@ def read_gossip(section: Section, machine: Machine, chosen: ChosenAddress | NoAd
 
 def _not_chosen(chosen: NoAddressError) -> str:
     example = endpoint(Address(chosen.example, GOSSIP_PORT))
-    how = f'for instance bind = "{example}"'
+    how, file = f'for instance with bind = "{example}"', "in [gossip] of the node's configuration file"
     if chosen.needs_wan:
-        return f"{chosen}, {how} with allow_wan = true in [gossip], which shows it to the internet"
-    return f"{chosen}, {how} in its file, or --bind {example}"
+        return f"{chosen}, {how} and allow_wan = true {file}; observers then see which nodes belong together"
+    return f"{chosen}, {how} {file}, or with --bind {example}"
 
 
 def _with_broadcast(settings: GossipSettings, local: Address, machine: Machine) -> GossipSettings:
-    """Return the settings with the interface's broadcast address; also its name if needed to determine it (IPv6)."""
+    """Return the settings with the broadcast address of the interface.
+
+    They have the interface's name, too, if the address alone does not determine the interface (IPv6).
+    """
     hosts = ((broadcast_host_of(each), each) for each in machine.network.interfaces() if each.host == local.host)
     for host, each in hosts:
         if host:
@@ -294,11 +298,13 @@ def _check_private(section: Section, settings: GossipSettings) -> None:
             section.problem("seeds", str(error))
             continue
         if not settings.allow_wan and numeric(host) is not None and not may_gossip(host):
-            section.problem("seeds", f"{seed} is not a private address: use one of the LAN, or set allow_wan = true")
+            section.problem(
+                "seeds", f"{seed} is not a private address: use an address of the LAN, or set allow_wan = true"
+            )
 
 
 def read_consensus(section: Section, gossip: GossipSettings | None) -> ConsensusSettings:
-    """Read `[consensus]`; without gossip for the transport `i2p`."""
+    """Read `[consensus]`. Without `gossip`, the transport is `i2p`."""
     section.refused("plain", _NEVER_PLAIN)
     host, timing, parse = LOOPBACK, Timing.I2P, i2p_address
     if gossip is not None:
@@ -371,6 +377,7 @@ def read_proxy(section: Section) -> ProxySettings:
         section.problem(
             "address",
             f"{endpoint(found.address)} is not on this machine. The connection to a proxy is not encrypted: a machine"
-            " between could read it, and change it after the handshake. Use the proxy of a router on this machine",
+            " between could read the data, and change them after the servers' handshake. Use the proxy of a router on"
+            " this machine",
         )
     return found
