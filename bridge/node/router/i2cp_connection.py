@@ -284,7 +284,7 @@ async def open_i2cp(
     """Yield a connection after the greeting, with the router's clock.
 
     `news` is called when the router requests a lease set, and when the connection ends. Raise `RouterLost` if the
-    connection cannot be opened; the connection's methods raise it after the end.
+    connection cannot be opened; the methods that send requests raise it after the end.
     """
     stream = await open_stream(link)
     connection = I2cpConnection(stream, link, news)
