@@ -11,8 +11,8 @@ leave the tail, because storage could not return them.
                                 ^              durable 7: Persists of 8 and 9 are under way
 
 *Compaction.* A log may begin later than at index 1. `start` is the place before its first entry, and a snapshot covers
-everything up to there (Raft section 7). The snapshot may cover more, because later entries are kept for a while for
-followers with a short lag. The term at `start` is kept for the consistency check of the first entry.
+everything up to this place (Raft section 7). The snapshot may cover more, because later entries are kept for a while
+for followers with a short lag. The term at `start` is kept for the consistency check of the first entry.
 
 Configurations take effect when appended and are undone when their entry is truncated (Raft section 6). So the log keeps
 the index of each change of the configuration.
@@ -48,7 +48,7 @@ def entry_bytes(entry: Entry) -> int:
 
 
 class TermRun(Struct, frozen=True):
-    """Entries from `first` on, up to the next run, have `term`."""
+    """A run of terms: the entries from `first` to the next run have `term`."""
 
     first: Index
     term: Term
@@ -76,7 +76,7 @@ class RecoveredLog(Struct, frozen=True):
 
     @property
     def names_configuration(self) -> bool:
-        """Return True if the log contains a configuration, so that a server can start with the log alone."""
+        """Return True if the log or its snapshot contains a configuration: a server can start with the log alone."""
         return bool(self.configurations) or self.snapshot is not None
 
 
@@ -140,7 +140,10 @@ class Log:
         return self._writing[-1][0] if self._writing else 0
 
     def configuration_at(self, index: Index) -> Configuration:
-        """Return the configuration in force at `index`, which is at or after the end of the snapshot."""
+        """Return the configuration in force at `index`.
+
+        Before the end of a recovered snapshot, it may be the configuration of the snapshot.
+        """
         known = bisect_right(self._configurations, index, key=_index_of)
         return self._configurations[known - 1][1] if known else self._base
 
@@ -159,7 +162,7 @@ class Log:
 
     @property
     def previous_configuration(self) -> Configuration:
-        """Return the configuration before the latest.
+        """Return the configuration before the latest, while a change is under way; otherwise it may be the latest.
 
         It is committed, because a change begins only after the commitment of the previous change.
         """
@@ -184,7 +187,7 @@ class Log:
         return self.term_at(position.index) == position.term
 
     def divergence(self, other: LogId) -> LogId:
-        """Return the newest place, up to `other`, of a possible agreement with a log that ends with `other`.
+        """Return the last position up to `other` that this log may share with a log that ends with `other`.
 
         Terms never fall along a log. So a log that ends with `other` cannot contain our entries with a later term than
         the term of `other`. The compacted part cannot be compared: the result is never before `start`.
@@ -199,7 +202,10 @@ class Log:
         return self._runs[self._run_at(index)].first
 
     def entries(self, first: Index, last: Index, limit_bytes: int) -> tuple[Entry, ...] | None:
-        """Return entries [first, last], at least one, cut at `limit_bytes`; None if they begin before the tail."""
+        """Return entries [first, last], at least one if the range has any, cut at `limit_bytes`.
+
+        Return None if they begin before the tail.
+        """
         if first < self._tail_first:
             return None
         tail, begin, end = self._tail, first - self._tail_first, min(last, self.last_index) + 1 - self._tail_first
@@ -221,8 +227,8 @@ class Log:
     def append(self, entries: tuple[Entry, ...], encoded: bytes = b"") -> None:
         """Add entries at the end; `encoded` contains their bytes if already available.
 
-        The caller passes the number of the Persist with these entries to `written`; the entries are durable when that
-        Persist is durable.
+        Next, the caller calls `written` with the number of the Persist that contains these entries; the entries are
+        durable when that Persist is durable.
         """
         term = self.last_term
         size = self._size_before(len(self._tail))

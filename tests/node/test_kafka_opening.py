@@ -1,4 +1,7 @@
-"""A node without `[kafka]` does not load kio; a node with `[kafka]` does not start without the extra."""
+"""The endpoint for Kafka's clients: a missing extra or certificate prevents the start.
+
+The listener is bound before it serves.
+"""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +16,6 @@ from bridge.node.local_node import LocalNode
 from bridge.node.settings.clients import KafkaSettings
 from gossip import Address
 
-ROOT = Path(__file__).parents[2]
 LOOPBACK = Address("127.0.0.1", 0)
 
 
@@ -22,7 +24,7 @@ def local_node(**settings: object) -> LocalNode:
     return cast("LocalNode", SimpleNamespace(configuration=SimpleNamespace(kafka=kafka, zmq=None), alarms=None))
 
 
-async def test_listener_without_extra_error_names_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_extra_is_refused_with_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "find_spec", lambda _: None)
     with pytest.raises(NodeStopped, match=r"pip install 'garlicfarm\[kafka\]'"):
         async with opening.client_endpoints(local_node(), CurrentFarm()):

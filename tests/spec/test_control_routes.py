@@ -1,4 +1,7 @@
-"""Forms of request bodies in refusals, derived from their classes by `bridge.api.requests`."""
+"""A refused request body gets the expected form in the reply.
+
+`bridge.api.requests` derives this form from the class of the body.
+"""
 
 from typing import Any
 
