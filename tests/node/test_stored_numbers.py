@@ -38,6 +38,7 @@ WRITERS = {
     "bridge/connect/structure_keeper.py": "a signed structure, verified again by the reader",
     "bridge/cli/config.py": "settings of an operator, no received numbers",
     "bridge/cli/founding/new_files.py": "settings of an operator, no received numbers",
+    "bridge/cli/options.py": "plots; settings of an operator, no received numbers",
     "bridge/cli/recover.py": "formation.json, backup",
     "bridge/node/control/access.py": "tokens, no numbers",
     "bridge/node/control/control_certificate.py": "certificates, no numbers",
