@@ -63,7 +63,7 @@ from bridge.core.publishing.publisher_election import PublisherChanged
 SAME_FACT_MS: Final = 15_000
 FACTS_MAX: Final = 4096
 ADDRESS_LETTERS: Final = 12
-_SECOND = re.compile(r"\b(timestamp |after )([1-9][0-9]{9})\b")
+_SECOND = re.compile(r"\b(timestamp |second |after )([1-9][0-9]{9})\b")
 Facts = Mapping[str, Scalar]
 Sentence = Callable[[str, Facts], str]
 """Function that returns a sentence, from the name of the reporting node and the facts."""
