@@ -130,7 +130,7 @@ class Child:
             raise ChildError(f"{self.name} lacks a standard output")
         with trio.move_on_after(timeout_s):
             while b"\n" not in self._received:
-                data = b""
+                data: bytes | bytearray = b""
                 with suppress(trio.ClosedResourceError):  # `end` may close the output before the last bytes are read
                     data = await self.process.stdout.receive_some()
                 if not data:

@@ -59,7 +59,8 @@ changes AS (
   UNION ALL
   SELECT farm, log_time, index,
     CASE WHEN action IN ('rekeying', 'client') THEN 'key' WHEN action = 'level' THEN 'level'
-      WHEN action = 'handover' THEN 'leader' WHEN action IN ('cost', 'exclusion', 'force') THEN 'weight' WHEN action = 'correction' THEN 'time'
+      WHEN action = 'handover' THEN 'leader' WHEN action IN ('cost', 'exclusion', 'force') THEN 'weight'
+      WHEN action = 'correction' THEN 'time'
       ELSE 'membership' END,
     subject, action || ' ' || detail, NULL
   FROM operator_actions
