@@ -5,9 +5,9 @@
 *Load.* A controller of Kafka that leads writes a record each `metadata.max.idle.interval.ms`. Our voter, if it leads,
 receives the same record by Produce. Any other record would end the standby controllers (`test_what_controllers_read`).
 As the first record of a log, this record would end them, too, because a log must begin with the version of the
-metadata. Kafka's first leader writes that version automatically. If the first leader is ours, it receives a recorded
-batch of Kafka's leader (`tests/vectors/kraft.json`). Acknowledged records are kept, and must be in every log at the
-end.
+metadata. Kafka's first leader writes that version automatically, but may lose its epoch before the version is
+committed. So the first batch to our leader is a recorded batch of Kafka's leader (`tests/vectors/kraft.json`), even if
+the log has it already. Acknowledged records are kept, and must be in every log at the end.
 
 *Watch.* DescribeQuorum reports the leader's high watermark; -1 means that a new leader does not know it yet. Neither
 the high watermark nor the epoch may go back. Our servers also check themselves (`our_voter`). A server of Kafka exits
@@ -137,7 +137,7 @@ class MixedQuorum:
         self._settings = settings
         self._by_command = by_command
         self._has_version = False
-        """True if the log has the version of the metadata."""
+        """True if our leader has committed the version of the metadata."""
 
     @property
     def node_ids(self) -> list[int]:
@@ -341,7 +341,6 @@ class MixedQuorum:
             await trio.sleep(LOAD_S)
             if not self.seen.leaders:
                 continue
-            self._has_version = self._has_version or any(not self.is_ours(leader) for leader in self.seen.leaders)
             for port in [server.port for server in self.ours.values() if server.lives]:
                 with suppress(KafkaConnectionError, OSError):
                     await self._produce(port)
