@@ -264,7 +264,9 @@ def test_load_follows_costs(stage: Stage) -> None:
     numbers = count(1)
     stage.repair()
     dear = stage.farm.sites[1]
-    call("publish", "cost", dear.leaf.address, str(FACTOR), "--node", dear.node.directory)
+    cost = ("publish", "cost", dear.leaf.address, str(FACTOR), "--node", dear.node.directory)
+    # A new farm publishes before it has the feature level of this command.
+    wait_until(lambda: call(*cost).returncode == 0, READY_S, "the farm accepts the cost", stage.farm.state)
     wait_until(
         lambda: costs_of(stage)[-1] > HIGHER * costs_of(stage)[0],
         READY_S,
