@@ -27,7 +27,7 @@ from benchmarks.job import Job
 from benchmarks.kraft_quorum import VOTERS, OurVoters, led
 from consensus.protocols.kafka import DialOptions, open_connection
 from tests.interop.kafka.query_requests import (
-    VERSION_OF_PRODUCE,
+    fix_versions,
     offset_of_time,
     produce_error,
     quorum_state,
@@ -51,7 +51,7 @@ SCANS: Final = {
 _HOST: Final = "127.0.0.1"
 _BATCH: Final = 1_000
 
-Ask = Callable[..., Awaitable[Any]]
+Ask = Callable[[Any], Awaitable[Any]]
 """`KafkaConnection.ask`."""
 
 
@@ -135,12 +135,13 @@ async def _loads(directory: Path, *loads: Load) -> list[dict[str, Any]]:
 async def _fill(port: int) -> None:
     random = Random(1)
     async with open_connection(_HOST, port) as connection:
+        fix_versions(connection)
         for _ in range(RECORDS // _BATCH):
             await _produce(connection.ask, [random.randrange(TIMES_MS) for _ in range(_BATCH)])
 
 
 async def _produce(ask: Ask, times_ms: list[int]) -> None:
-    error = produce_error(await ask(records_of_times(times_ms, RECORD_BYTES), version=VERSION_OF_PRODUCE))
+    error = produce_error(await ask(records_of_times(times_ms, RECORD_BYTES)))
     if error:
         raise ChildError(f"Produce failed with error {error}")
 
@@ -159,12 +160,12 @@ async def _scan(ask: Ask, kind: str, until_s: float) -> dict[str, Any]:
     while time.perf_counter() < until_s:
         match kind:
             case "state":
-                request, version = quorum_state()
+                request: Any = quorum_state()
             case "times":
-                request, version = offset_of_time(random.randrange(TIMES_MS))
+                request = offset_of_time(random.randrange(TIMES_MS))
             case _:
-                request, version = records_from(random.randrange(RECORDS), FETCH_BYTES)
-        await ask(request, version=version)
+                request = records_from(random.randrange(RECORDS), FETCH_BYTES)
+        await ask(request)
         count += 1
         first_s = first_s or time.perf_counter() - began_s
     return {"requests": count, "first_ms": 1000 * first_s}
@@ -173,6 +174,7 @@ async def _scan(ask: Ask, kind: str, until_s: float) -> dict[str, Any]:
 async def run(load: Load) -> dict[str, Any]:
     """Send the requests of a process for its time; return what it measured."""
     async with open_connection(_HOST, load.port, DialOptions(request_timeout_ms=30_000)) as connection:
+        fix_versions(connection)
         print("connected", flush=True)
         await trio.to_thread.run_sync(sys.stdin.readline)
         until_s = time.perf_counter() + load.seconds
