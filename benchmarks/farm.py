@@ -8,8 +8,9 @@ state is read from their control sockets.
 
 import re
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -30,6 +31,7 @@ from consensus.net import load_or_create_certificate
 SERVERS = 3
 START_TIMEOUT_S = 30.0
 STOP_GRACE_S = 10.0
+_WAITS = re.compile(r"(?m)^voluntary_ctxt_switches:\s+(\d+)")
 
 
 @dataclass(slots=True)
@@ -81,11 +83,14 @@ class Server:
         """Return the processor time of the process so far."""
         return self.process.processor_seconds()
 
-    def wake_ups(self) -> int:
-        """Return how often its threads so far have waited and run again (Linux)."""
-        statuses = Path(f"/proc/{self.process.pid}/task").glob("*/status")
-        waits = re.findall(r"(?m)^voluntary_ctxt_switches:\s+(\d+)", "".join(map(Path.read_text, statuses)))
-        return sum(map(int, waits))
+    def wake_ups(self) -> Counter[str]:
+        """Return how often each running thread has waited and run again, by thread id (Linux)."""
+        found: Counter[str] = Counter()
+        for directory in Path(f"/proc/{self.process.pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+                status = (directory / "status").read_text()
+                found[directory.name] = int(_WAITS.findall(status)[0])
+        return found
 
     def structures(self) -> list[Path]:
         """Return the files of its published structures."""

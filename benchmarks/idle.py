@@ -100,7 +100,8 @@ async def _windows(group: str, farm: Farm, agents: Sequence[Child], runs: int) -
         for server, used_s, waits in before:
             role = "the leader" if server is leader else "a follower"
             shares[role].append(100 * (server.processor_seconds() - used_s) / passed_s)
-            found[f"wake-ups of {role}"].append((server.wake_ups() - waits) / passed_s)
+            # The difference omits threads that have ended.
+            found[f"wake-ups of {role}"].append((server.wake_ups() - waits).total() / passed_s)
             found["resident memory of a node"].append(server.resident_bytes() / MB)
         for agent, used_s in agents_before:
             shares["a serf agent"].append(100 * (agent.processor_seconds() - used_s) / passed_s)
