@@ -182,7 +182,9 @@ class _ProbeRound(Struct):
 class Prober:
     """Sends and acks pings."""
 
-    def __init__(self, context: Context, updates: Updates, piggyback: Piggyback) -> None:
+    def __init__(
+        self, context: Context, updates: Updates, piggyback: Piggyback, first_round_at: int | None = None
+    ) -> None:
         self._context = context
         self._local = context.local
         self._members = context.members
@@ -196,7 +198,8 @@ class Prober:
         self._doubted: dict[int, _ProbeRound] = {}
         """Rounds that other nodes' verdicts started, by ping number."""
         self._rounds = 0
-        self._next_round_at = context.now + random.randrange(options.probe_period_ms)
+        random_start = context.now + random.randrange(options.probe_period_ms)
+        self._first_round_at = self._next_round_at = random_start if first_round_at is None else first_round_at
         self._reconnect_at = context.now + options.reconnect_period_ms
         self._numbers: dict[int, NodeId] = {}
         """Target of each recent ping, by ping number, even after the ack. A message that ends a link may have one of
@@ -250,7 +253,9 @@ class Prober:
     def _begin(self) -> None:
         now = self._context.now
         period_ms = self._local.awareness.scale(self._options.probe_period_ms)
-        self._next_round_at = now + period_ms
+        # Rounds keep the phase of the first one. After a late round, the next one comes within 3/4 to 7/4 of a period.
+        earliest = now + period_ms - self._options.probe_period_ms // 4
+        self._next_round_at = earliest + (self._first_round_at - earliest) % self._options.probe_period_ms
         self._round = None
         self._pending = {seq: sent for seq, sent in self._pending.items() if now - sent[1] < 5 * period_ms}
         self._ping_conflict_suspects()

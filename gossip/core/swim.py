@@ -81,8 +81,12 @@ class Swim:
         keys: Keyring | None = None,
         admit: AdmissionPolicy = admit_all,
         unix_ms: int = 0,
+        first_round_at: int | None = None,
     ) -> None:
-        """Create a core. `keys` seal datagrams, `admit` may refuse joiners, `unix_ms` is the time of day at time 0."""
+        """Create a core. `keys` seal datagrams, `admit` may refuse joiners, `unix_ms` is the time of day at time 0.
+
+        Without `first_round_at`, the probe rounds have a random phase.
+        """
         if not is_plausible(self_info):
             raise ValueError(
                 f"gossip cannot start with this description of the node: capacity {self_info.capacity} must be at "
@@ -102,7 +106,7 @@ class Swim:
         self._user_events = UserEvents(context, clock_bound)
         self._queries = Queries(context, self._user_events, self._keyring)
         piggyback = Piggyback(context, self._queue, self._user_events, self._keyring)
-        self._prober = Prober(context, self._updates, piggyback)
+        self._prober = Prober(context, self._updates, piggyback, first_round_at)
         self._joiner = Joiner(context, self._updates, self._prober, self._queries)
         self._admission = Admission(context, self._updates, piggyback, self._prober, self._queries, admit)
         self._announce_at = self._gossip_at = now

@@ -147,6 +147,9 @@ class Group:
             keys=startup.keyring,
             admit=admission.check,
             unix_ms=unix_ms,
+            first_round_at=self._next_multiple_ms(settings.options.probe_period_ms)
+            if settings.aligned_rounds
+            else None,
         )
         self._requests = Requests(self._transport.ring_doorbell)
         self._queries = OpenQueries()
@@ -285,6 +288,13 @@ class Group:
         """Return the time of the core's clock, the base of `Member.since_ms`."""
         # The added 0.001 ms compensates for rounding: a wake-up at a deadline must not read as 1 ms before it.
         return int((trio.current_time() - self._started_at) * 1000 + 0.001)
+
+    def _next_multiple_ms(self, period_ms: int) -> int:
+        """Return the time of the core's clock at the next multiple of a period on trio's clock.
+
+        Trio's clock begins at a random time in each process, so different nodes have different times.
+        """
+        return -int(self._started_at * 1000) % period_ms
 
     # -- the owner -----------------------------------------------------------------------------------------------------
 

@@ -54,7 +54,8 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
 
     `may_send_keys` returns True for a trusted identity. The node accepts keyring updates that this identity signed, and
     sends it keys encrypted to its public key (`gossip.wire.box`). By default every identity is trusted. `clocks` detect
-    a resumption of the machine from a snapshot (`gossip.node.resumption`).
+    a resumption of the machine from a snapshot (`gossip.node.resumption`). With `aligned_rounds`, probe rounds begin at
+    multiples of their period on trio's clock, so one wake-up of the process may also serve other timers.
     """
 
     bind: Address
@@ -71,6 +72,7 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     datagram_limit_bytes: int = DATAGRAM_LIMIT_BYTES
     leave_linger_ms: int = 500
     random_seed: int | None = None
+    aligned_rounds: bool = False
     interface: str | None = None
     keyring_changed: Callable[[Keyring], None] | None = None
     offer_keys: Callable[[NodeId, bytes], bytes] | None = None

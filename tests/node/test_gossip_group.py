@@ -239,3 +239,13 @@ def test_core_does_not_import_trio_or_cryptography() -> None:
 def test_group_must_bind_to_numeric_host(bind: str) -> None:
     with pytest.raises(gossip.ConfigError, match="numeric"):
         gossip.open_group(bind, key=RING)
+
+
+@in_simulated_time
+async def test_aligned_rounds_begin_at_multiples_of_period() -> None:
+    await trio.sleep(0.7)
+    async with gossip.open_group(HOME, key=RING, network=MemoryNetwork(), aligned_rounds=True) as group:
+        began_s = trio.current_time()
+        first_s = began_s + group._core._prober.round_deadline / 1000
+    assert began_s <= first_s < began_s + 1
+    assert first_s == pytest.approx(round(first_s), abs=0.001)

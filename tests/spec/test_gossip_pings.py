@@ -1,10 +1,12 @@
 """Pings and their relaying, by the sentences of the RFC and the decision about TTL."""
 
+from random import Random
+
 import pytest
 from msgspec.structs import replace
 
 from gossip.core.effects import Send
-from gossip.core.events import SeedsGiven
+from gossip.core.events import DeadlineReached, SeedsGiven
 from gossip.core.member import Incarnation, Status
 from gossip.core.messages import AliveUpdate, DropReason, JoinNak, Payload, PingRequest, PingResponse
 from gossip.core.swim import Swim
@@ -347,3 +349,12 @@ def _wait_for_round(story: Story) -> int:
         requests = sent(story.pass_time(1), PingRequest)
         if requests:
             return int.from_bytes(requests[0][1].target_id, "big")
+
+
+@pytest.mark.parametrize(("late_ms", "next_round_at"), [(0, 1_300), (1, 1_300), (250, 1_300), (251, 2_300)])
+def test_round_after_late_round_keeps_phase(late_ms: int, next_round_at: int) -> None:
+    """Otherwise each late wake-up would shift all later rounds, away from the other timers of the process."""
+    story = Story().with_peers(1)
+    story.swim = swim = Swim(story.us, story.options, Random(1), 0, first_round_at=300)
+    swim.step(DeadlineReached(), 300 + late_ms)
+    assert swim._prober.round_deadline == next_round_at

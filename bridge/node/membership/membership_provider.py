@@ -105,6 +105,7 @@ async def open_membership(
             allow_wan=chosen.allow_wan,
             offer_keys=keys.offer_keys,
             may_send_keys=keys.may_send_keys,
+            aligned_rounds=True,
         ) as group:
             yield group
         return
