@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -143,6 +143,14 @@ class Gateway(ClientRequests):
         return call_server(self._server, sender, request, on_reply)
 
 
+class LinksToLeader(PeerLinks):
+    """Links of a server that connects only to server 1. Links to all others would spend its time on failed dials."""
+
+    def connect(self, peers: Collection[ServerId]) -> None:
+        """Keep a connection to server 1, if it is among these peers."""
+        super().connect({1} & set(peers))
+
+
 def main() -> None:
     """Run as `python -m benchmarks.consensus_node`, with the specification as the only argument."""
     logging.basicConfig(level=logging.WARNING)
@@ -180,11 +188,12 @@ class _Node:
         initiator = Initiator(
             CLUSTER, lambda: (credentials,), lambda: identity, os.urandom, group, ConnectionRole.SERVER
         )
+        links = LinksToLeader if specification.follows else PeerLinks
         self.parts = ServerParts(
             path=path / "raft",
             server_id=server_id,
             configuration=Configuration(tuple(Server(each, f"tcp://{LISTENS}:{each}") for each in numbers)),
-            transport=PeerLinks(Dialer(initiator), self.peers.get, metrics=self.metrics, random=Random()),
+            transport=links(Dialer(initiator), self.peers.get, metrics=self.metrics, random=Random()),
             state_machine=CountingMachine(),
             features=GARLIC_FARM,
             options=replace(
