@@ -31,7 +31,7 @@ _VERSIONS: Final = {
 
 def fix_versions(connection: KafkaConnection) -> None:
     """Select the versions of the requests below. The server must support them."""
-    fixed = {key: (version, version) for key, version in _VERSIONS.items()}
+    fixed: dict[int, tuple[int, int]] = {key: (version, version) for key, version in _VERSIONS.items()}
     connection.versions = {**connection.versions, **fixed}
 
 
