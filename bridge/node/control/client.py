@@ -131,9 +131,9 @@ class ControlClient:
         return await self.call(routes.EVENTS, query=_paged(cursor, limit, wait_ms))
 
     async def has_event(self, event: TraceEvent) -> bool:
-        """Return True if the process of the node recorded this event, False after a restart of the node.
+        """Return True if the node recorded this event since its start.
 
-        The trace may have replaced the event, which then counts as lost.
+        The result is also True if the trace has lost events from this cursor on: the event may be one of them.
         """
         page = await self.events(event.cursor, 1)
         return page.lost > 0 or event in page.events
@@ -161,7 +161,7 @@ class ControlClient:
     async def check(self, route: Route[CheckedAnswer], order: RequestBody | None) -> None:
         """Raise `ControlError` if the node would refuse this order; `route` is the check of the order.
 
-        A node of an earlier version does not have this check, and refuses an order only when the order itself arrives.
+        A node of an earlier version does not have this check: it refuses the order only after receiving the order.
         """
         status, body = await self.request("POST", route.path, b"" if order is None else encode(order))
         if status in REFUSED and not _lacks_check(body):
@@ -191,7 +191,7 @@ class ControlClient:
         return answer
 
     async def keys(self) -> KeysAnswer:
-        """Return the farm's key ring, and the members without it."""
+        """Return the node's key ring, and the members with another ring or without a reply."""
         return await self.call(routes.KEYS)
 
     async def install_key(self) -> str:
@@ -230,9 +230,9 @@ class ControlClient:
     ) -> tuple[int, bytes]:
         """Send one request; return status and body of the reply. Raise `ControlError` without a reply.
 
-        An order may take long, so for some time a missing reply does not show that the node hangs. Therefore a node
-        that has not replied yet gets a short request before the order. If the node hangs, the error comes early, and
-        the order is not sent.
+        A reply to an order may take long, so its absence does not show early that the node hangs. Therefore a node
+        that has not replied yet first receives a short request. If the node hangs, this request fails early, and the
+        order is not sent.
         """
         is_order = method == "POST" or "linearizable=" in target
         if is_order and not self._has_answered:

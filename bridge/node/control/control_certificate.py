@@ -3,15 +3,16 @@
     state directory/control.key    certificate and private key, 0600     made at the first start that needs it
                     control.crt    the certificate alone, 0644           the copy for clients
 
-The certificate between nodes lacks names and an end (`consensus.net.tls`), and browsers do not accept such a
-certificate. So the control endpoint has another certificate. It contains the address of `control.listen`, the names in
-`control.names`, and the loopback addresses. If the endpoint listens on every address, it contains this machine's name
-and known addresses. An operator with an authority sets `control.certificate` instead.
+The certificate for connections between nodes lacks names and an end date (`consensus.net.tls`), and browsers do not
+accept it. So the control endpoint has another certificate. It contains the address of `control.listen`, the names in
+`control.names`, and the loopback addresses. If the endpoint listens on every address, the certificate contains this
+machine's name and the addresses of its interfaces. An operator with a certificate of an authority sets
+`control.certificate` instead.
 
 *Its dates count*, because curl, Python and browsers compare them with their clocks. This machine's clock may have been
 wrong at the creation. So the node checks both dates, and the time between them, at the start and each minute while it
-runs. A running node uses log time, which follows the clocks of a majority. New connections use the new certificate.
-Clients with a copy of `control.crt` need the new one.
+runs. In a farm the node uses log time, which follows the clocks of a majority. After a renewal, new connections use the
+new certificate, and clients with a copy of `control.crt` need a new copy.
 
 The certificate is not an authority's (`CA:FALSE`), and it lacks a key usage. OpenSSL rejects a self-signed certificate
 with a key usage but without the right to sign, and Firefox rejects a server whose certificate is an authority's.
@@ -49,7 +50,7 @@ _LIFETIME: Final = timedelta(days=820)
 """Some systems refuse a server's certificate of more than 825 days, even a trusted one."""
 _RENEWED_BEFORE: Final = timedelta(days=30)
 _BACKDATED: Final = timedelta(days=2)
-"""A client's clock may be late."""
+"""The validity begins this long before the creation, because a client's clock may be behind."""
 LOOK_EVERY_S: Final = 60.0
 _ALWAYS: Final = ("localhost", "127.0.0.1", "::1")
 
@@ -94,7 +95,7 @@ def renew_control_certificate(state_dir: Path, now: datetime) -> bool:
 async def keep_control_certificate(
     state_dir: Path, context: ssl.SSLContext, now_ms: Callable[[], int], renewed: Callable[[], None]
 ) -> None:
-    """Renew the certificate while the node runs, until canceled. `context` accepts the connections of its endpoint."""
+    """Renew the certificate when necessary, until canceled. `context` is the endpoint's TLS context."""
 
     def renew(now: datetime) -> bool:
         made = renew_control_certificate(state_dir, now)

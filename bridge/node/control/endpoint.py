@@ -59,7 +59,7 @@ class ControlEndpoint(Struct, frozen=True):
     history: HistoryRecorder
     service_manager: ServiceManager
     keep_certificate: Callable[[], Awaitable[None]] | None
-    """Renews the certificate that the node made for TCP clients, until canceled."""
+    """Renews the node's own certificate for TCP clients, or watches an operator's; None without TCP."""
 
     inviting: Inviting
     """Invitations of new nodes."""
@@ -152,7 +152,7 @@ def _invitation_handlers(requests: InvitationRequests) -> Handlers:
 def _certificate_keeper(
     local: LocalNode, current: CurrentFarm, remote: RemoteAccess
 ) -> Callable[[], Awaitable[None]] | None:
-    """Return the task that renews the node's own certificate, or watches the dates of an authority's."""
+    """Return the task that renews the node's own certificate, or watches the dates of an operator's certificate."""
     state_dir, settings = local.configuration.state_dir, local.configuration.control
     if settings is not None and settings.certificate is not None:
         signed = NodeCertificate(settings.certificate, b"")

@@ -262,7 +262,7 @@ class FarmAdmin:
             raise Refused(503, "stopping", f"this node stops: {error}") from error
 
     async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
-        """Return events of the trace from `cursor` on; wait as for entries."""
+        """Return events of the trace from `cursor` on; without any, wait for one for at most `wait_ms`."""
         return await self._trace.wait(cursor, limit, wait_ms)
 
     async def submit(self, entry: bytes, request: RequestId | None = None) -> SubmitAnswer:
@@ -292,9 +292,9 @@ class FarmAdmin:
         return f"{verdict.text}. Do: {verdict.advice}" if verdict.kind is VerdictKind.NO_QUORUM else None
 
     async def _quorum_lost(self, replica: Replica) -> str | None:
-        """Wait a short time for an election; return the reason and the remedy without a leader.
+        """Wait a short time for an election; without a leader after that, return the reason and the remedy.
 
-        Building a view takes longer in a larger farm, so it is built only without a leader.
+        Building a view takes longer in a larger farm, so this method builds one only if there is no leader.
         """
         with trio.move_on_after(QUORUM_PATIENCE_S):
             while replica.server.role.leader is None:
@@ -328,7 +328,7 @@ class FarmAdmin:
         await self._checked(command)
 
     async def _checked(self, command: CommandRequest) -> tuple[OperatorCommands, OrderLevel | None]:
-        """Return the commands, and the level that this removal needs first; raise `Refused` if it is not permitted."""
+        """Return the commands, and the level that a removal must first reach, if any; raise `Refused`."""
         commands = await self._current_commands()
         _, record, _ = commands.check(command)
         farm, level = self._current.required(), kind_of(record).level
@@ -340,7 +340,7 @@ class FarmAdmin:
         return commands, need
 
     async def _current_commands(self) -> OperatorCommands:
-        """Return the commands; a follower first applies all entries acknowledged before."""
+        """Return the commands; a follower first applies all entries acknowledged before this call."""
         farm = self._current.required()
         if not farm.replica.leads:
             await self.catch_up()

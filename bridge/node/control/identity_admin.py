@@ -1,10 +1,10 @@
 """Handlers of the requests about identities: list, approve and evict them.
 
     GET  /v1/nodes                                   the identities in the log, and up to 64 that wait for approval
-    POST /v1/nodes/approve  {"node": NAME or ID}     a new node is admitted; or another identity takes a name, and the
-                                                     previous one is retired
-    POST /v1/nodes/evict    {"node": NAME or ID}     an identity is evicted, all keys are replaced
-    POST /v1/keys/replace   {"force": false}         all keys are replaced, and every identity stays
+    POST /v1/nodes/approve  {"node": NAME or ID}     admits a new node; if a stopped identity has its name, retires that
+                                                     identity
+    POST /v1/nodes/evict    {"node": NAME or ID}     evicts an identity and replaces all keys
+    POST /v1/keys/replace   {"force": false}         replaces all keys and evicts no identity
     POST /v1/backup                                  the farm's committed state, as a backup file
 
 The leader writes approvals, evictions and new keys. Each voter accepts these orders at its own control endpoint, and
@@ -87,7 +87,7 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
     hand_over: HandOver
     """Transfers leadership to a server."""
     evicting: trio.Lock = field(default_factory=trio.Lock)
-    """Lock of evictions: the first of two evictions of one server must not release the vote during the second."""
+    """Permits one eviction at a time: the end of a first one must not clear `losing_vote` during a second one."""
 
     @property
     def handlers(self) -> Handlers:
@@ -248,7 +248,7 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
         return share_refusal(state.admitted, node_id, LeaderShare(self.provider.node_id, state.admitted_by))
 
     def _newcomer(self, state: FarmState, name: str) -> FarmMember:
-        """Return the running node with this name or id, without an admission under this name; raise `Refused`."""
+        """Return the running node with this name or id that is not admitted under this name; raise `Refused`."""
         found = [
             each
             for each in self.member_directory.members()
@@ -342,7 +342,7 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
         return self.farm_keys.current.expect
 
     async def _take_vote(self, farm: FoundedFarm, server_id: int) -> None:
-        """Change a voter to a learner. It still receives the log, including the entry with its eviction."""
+        """Change a voter to a learner. A learner still receives the log, including the entry with its eviction."""
         server, ended = farm.replica.server, None
         with trio.move_on_after(VOTE_PATIENCE_S):
             while True:
@@ -378,7 +378,7 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
         return node_id, known.get(node_id)
 
     def _eviction(self, state: FarmState, node_id: bytes) -> tuple[Eviction, tuple[str, ...]]:
-        """Return the entry, and the names of remaining members without a box."""
+        """Return the entry, and the names of remaining members without a box (the new key, sealed for a member)."""
         chain, seen = self.provider.keyring, self._present_members()
         if chain is None or not is_era_left(state, chain):
             # Without gossip the operator replaces the key file of every node by hand. If no further era is possible,
@@ -394,7 +394,7 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
         return server_id is not None and state.admitted[server_id].standing is Standing.EVICTED
 
     async def _catch_up_eras(self, farm: FoundedFarm) -> None:
-        """Write entries for the eras that this node's keyring has already begun; members ignore them."""
+        """Commit an entry without keys for each era that this node's keyring has begun and the log lacks."""
         chain = self.provider.keyring
         if chain is None or not is_era_left(farm.state, chain):
             return
@@ -413,7 +413,7 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
         farm, force = self.current.required(), call.body.force
         await self._prepare(farm)
         if not farm.replica.leads:
-            # A refused replacement must not move the leadership.
+            # Checked first, because a refused replacement must not transfer leadership.
             self._next_era(farm, force=force)
         await lead(farm, self.hand_over)
         state, sealed = farm.state, self._next_era(farm, force=force)
@@ -484,7 +484,7 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
 
     @staticmethod
     async def _prepare(farm: FoundedFarm) -> None:
-        """Raise `Refused` unless this node can lead; a follower first applies all entries acknowledged before."""
+        """Raise `Refused` unless this node can lead; a follower applies all entries acknowledged before this call."""
         check_can_lead(farm)
         if not farm.replica.leads:
             await farm.catch_up()
@@ -508,7 +508,7 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
 
 
 def _approval_level(state: FarmState, decision: Admission | Approval) -> OrderLevel:
-    """Return the level that a decision needs; the identity that loses its name may be unable to announce it."""
+    """Return the level that a decision needs. The identity that loses its name need not announce this level."""
     return OrderLevel("approval", holder_of(state.admitted, decision.name), kind_of(decision).level)
 
 

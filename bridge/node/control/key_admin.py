@@ -6,9 +6,10 @@ The *ring* is the set of gossip keys that a node has.
     StaticKeyAdmin   without gossip (`transport = "i2p"`): the ring is the content of each node's farm key file. The
                      operator distributes a changed file; a refused request lists the steps
 
-With gossip, the running members must confirm each step. In replies and refusals, these handlers show the names of
-members instead of their ids. A stopped node still has its earlier keys. If these keys are removed, members cannot open
-its messages when it returns. So a removal is refused while nodes are down, unless it is forced.
+With gossip, the running members must have confirmed the previous step, unless a step is forced. In replies and
+refusals, these handlers show the names of members instead of their ids. A stopped node still has its earlier keys. If
+these keys are removed, members cannot open its messages when it returns. So a removal is refused while nodes are down,
+unless it is forced.
 """
 
 from abc import ABC, abstractmethod
@@ -92,7 +93,7 @@ class KeyAdmin(ABC):
 
     @abstractmethod
     async def listing(self) -> KeysAnswer:
-        """Return the ring, and the members that have it."""
+        """Return this node's ring, and the agreement of the members with it."""
 
     async def install(self) -> str:
         """Have every member open datagrams with a new key; return its id."""
@@ -155,7 +156,7 @@ class GossipKeyAdmin(KeyAdmin):
         self._trace = trace
 
     async def listing(self) -> KeysAnswer:
-        """Return the ring, and the members that have it."""
+        """Return this node's ring, and the members with another ring or without a reply."""
         with self._refusals():
             listing = await self._room.list()
         living = {self._own_id, *listing.agreeing, *listing.differing, *listing.silent}
@@ -265,10 +266,10 @@ class GossipKeyAdmin(KeyAdmin):
             )
 
     def _require_majority(self) -> None:
-        """Raise `Refused` unless gossip reaches a majority of the voters: the others would keep the old keys.
+        """Raise `Refused` unless gossip reaches a majority of the voters: unreached voters would keep the old keys.
 
-        Before the farm is created, the nodes that create it count. Parts of a farm with different keys never find each
-        other again. So `force` does not skip this check.
+        Before the farm is created, the nodes that create it count instead of voters. Parts of a farm with different
+        keys never find each other again. So `force` does not skip this check.
         """
         self._require_membership()
         view = self._make_view()
@@ -338,7 +339,7 @@ class GossipKeyAdmin(KeyAdmin):
 
 
 class StaticKeyAdmin(KeyAdmin):
-    """The administration of keys of a node without gossip. Only operators change them, so no leader confirms them."""
+    """The administration of keys of a node without gossip. Only operators change keys, so no leader confirms them."""
 
     def __init__(self, farm_keys: FarmKeys, trace: EventLog) -> None:
         self._farm_keys = farm_keys

@@ -1,12 +1,12 @@
 """Prometheus metrics, made from a FarmView at each scrape.
 
-The figures come from the view, so nothing is counted a second time for metrics. A separate registry excludes the
+Except durations, the figures come from the view, so nothing is counted a second time. A separate registry excludes the
 metrics of the process and of other libraries. Labels are names and short words. Node ids, destinations and addresses
 are excluded. Many people read a metrics store, and it keeps data for a long time, so it must not list routers and their
 services. Each value of a label would also make a new time series.
 
-Each declared counter begins at 0 (`bridge.node.control.counters`); the counters of a client endpoint need the endpoint.
-A series that begins at 1 has not increased, so an alert would miss the first event.
+Each declared counter begins at 0 (`bridge.node.control.counters`). If a series began at 1, an alert on its increase
+would miss the first event. The counters of a client endpoint exist only on nodes with this endpoint.
 """
 
 import itertools
@@ -119,7 +119,7 @@ GAUGES: Final[Mapping[str, str]] = {
         " was handed over. Above 0 clients may not find the farm: see the alarm `structure-not-found`."
     ),
 }
-"""The meaning of each gauge: its value, when it grows, and the remedy. `bridge.core.log.figures` has the router's."""
+"""The help of each gauge: its value, when it grows, and the remedy. `bridge.core.log.figures` has router gauges."""
 
 
 def exposition(view: FarmView, durations: Durations | None = None) -> bytes:

@@ -9,9 +9,9 @@
     {"client": {"name": NAME, "admitted": false}}                                       or removed
 
 The body is an entry of the log in an operator's terms: addresses instead of hashes and destinations, names instead of
-Raft ids. Any node accepts it, since the entry goes through the log and the state machine decides, with the same result
-on all servers. Only a removal above the farm's level needs a voter, which becomes the leader (`orders.order_level`). A
-refusal contains the reason. Commands that cannot have an effect are refused before they are in the log.
+Raft ids. Any node accepts a command: the entry goes through the log, and every server's state machine decides equally.
+Only a removal that needs a higher feature level than the farm's must be sent to a voter, which first becomes the leader
+(`orders.order_level`). The node refuses commands without a possible effect, and does not write them to the log.
 """
 
 from collections.abc import Awaitable, Callable
@@ -73,7 +73,7 @@ class OperatorCommands(Struct, frozen=True):
     def check(self, request: CommandRequest) -> tuple[str, OperatorCommand, str]:
         """Return kind, record and success text of a command; raise `Refused` with the reason if it is not permitted.
 
-        A removal is permitted below its level: the removed server may be the reason that the level is low.
+        A removal is permitted below its feature level: the removed server may be the reason for the low level.
         """
         kind, command, text = self._understand(request)
         if self._state.level < kind_of(command).level and not isinstance(command, Removal):
@@ -257,9 +257,9 @@ class OperatorCommands(Struct, frozen=True):
 
 
 def is_voter_kept(view: FarmView, server_id: int) -> bool:
-    """Return True if this voter cannot be removed: the farm never has fewer voters than `expect`.
+    """Return True if the removal of this voter would leave fewer than `expect` voters.
 
-    A learner counts, because it gets its vote before the voter is removed.
+    Learners count as voters, because a learner gets a vote before the voter is removed.
     """
     voters = {each.raft_id for each in view.raft.voters}
     learners = [each for each in view.raft.learners if not each.evicted]

@@ -12,9 +12,9 @@ and in logs of proxies. So the page itself does not need a token or contain data
 or takes it from the part after `#` of its address, which browsers do not send. It keeps the token until the tab is
 closed, or on request until the user removes it, and sends it as every client does.
 
-The page's policy (CSP) permits its one script and one style, by their SHA-256, and connections to this endpoint; no
-other resource, frame or form. Names from nodes, routers or clients are put into the page as text, never as HTML. Charts
-are plain SVG: strips and tables are drawn in the same way, and a library would be larger than the whole script.
+The page's policy (CSP) permits its one script and one style, by their SHA-256, `data:` images, and connections to this
+endpoint. It forbids other resources, frames and forms. Names from nodes, routers or clients are put into the page as
+text, never as HTML. Charts are plain SVG, because a library would be larger than the whole script.
 """
 
 import re

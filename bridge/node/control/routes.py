@@ -79,7 +79,7 @@ class ControlEvent(CountedReason):
     )
     CONNECTIONS_BROKEN = (
         "control_connections_broken",
-        "Connections that broke a rule of HTTP or a time limit. It grows with port scanners and hanging clients",
+        "Connections that broke a rule of HTTP, or timed out in a handshake or a reply. It grows with port scanners",
     )
     CONNECTIONS_REFUSED = (
         "control_connections_refused",
@@ -96,7 +96,7 @@ class ControlEvent(CountedReason):
     REQUESTS = "control_requests", "Answered requests. It grows with each command, scrape and view"
     UNAUTHORIZED = (
         "control_unauthorized",
-        "Requests over TCP without a valid token: of a program with an old token file, or of an unknown program",
+        "Requests over TCP without a valid token, and connections of other users to the socket. Look for that program",
     )
 
 

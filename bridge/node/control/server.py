@@ -9,8 +9,8 @@ Clients with a token have separate places, too (`bridge.node.control.places`). W
 request is read.
 
 Everything is bounded. Byte limits apply to a head, a body and all bodies. Other limits apply to connections, requests
-on one connection, and the time for each step of a request. A client that breaks a bound loses its connection and is
-counted. Requests on one connection are served strictly in order, and the next one is read only after the reply.
+on one connection, and the time for each step of a request. A client that exceeds a limit loses its connection. Requests
+on one connection are served strictly in order: the server reads a request only after the reply to the previous one.
 """
 
 import logging
@@ -54,7 +54,7 @@ class ControlLimits(Struct, frozen=True):
     streams: int = 16
     """Continuous replies at a time."""
     bodies_bytes: int = 8 * 1024 * 1024
-    """Bytes of all requests without a complete reply."""
+    """Bytes of all bodies that are being received or handled."""
     idle_s: float = 120.0
     receive_s: float = 10.0
     unproven_s: float = 5.0
@@ -246,7 +246,7 @@ class ControlServer:
     def _body(self) -> Iterator[bytearray]:
         """Yield the buffer for the body of one request.
 
-        Its bytes count for the limit of all bodies until the reply is complete.
+        Its bytes count for the limit of all bodies until the handler returns.
         """
         body = bytearray()
         try:
@@ -282,9 +282,9 @@ class ControlServer:
         timeout_s: float,
         body: bytearray,
     ) -> Request | None:
-        """Return the next complete request, its body also in `body`; None if the client hung up or sends nothing.
+        """Return the next complete request, its body also in `body`; None if it does not arrive in time.
 
-        Without rights only the head of a request is read.
+        For a request without rights, read only the head.
         """
         head: h11.Request | None = None
         access = Access.NONE

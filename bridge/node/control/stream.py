@@ -9,8 +9,8 @@
     event: lost             the number of events that the trace dropped before this client read them
 
 The format is defined in the WHATWG's HTML standard, 9.2. After a lost connection a client continues with `from`, one
-above the last `id` that it received. The content is the same as in `/v1/view` and `/v1/events`, with each event as text
-in addition to its data. So a client without streaming uses those routes.
+above the last `id` that it received. A client without streaming can use `/v1/view`, `/v1/events` and `/v1/log`; only
+this stream adds texts.
 """
 
 from collections.abc import Awaitable, Callable
@@ -116,7 +116,7 @@ class EventStream:
     async def _changed_take_over(self, page: EventPage) -> bytes:
         """Return the take-over as an event, if the events of this page change it.
 
-        Read the events again, because a client that continues with a later cursor lacks the first ones.
+        Read the last events again: a client that continues from a later cursor has not received the first steps.
         """
         if self._take_over is not None and not changes_take_over(page.events):
             return b""

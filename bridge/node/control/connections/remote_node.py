@@ -2,8 +2,8 @@
 
 A node signs the certificate of its control endpoint itself, unless an operator configures an authority's certificate.
 So `--certificate` accepts both. A node's own certificate (`control.crt`) is compared as a whole, so its names do not
-matter. An authority's certificate must be valid for the host in the URL. Without the option the system's authorities
-are used. One file may contain the certificates of several nodes.
+matter. A certificate signed by an authority must be valid for the host in the URL. Without the option, the client
+trusts the system's authorities. One file may contain the certificates of several nodes.
 """
 
 import ssl

@@ -2,14 +2,14 @@
 
     order at a follower ─▶ handover to this node, through the log ─▶ it leads ─▶ its state is current ─▶ the order
 
-The leader writes approvals, evictions, new keys and feature levels. A node never passes such an order on: otherwise a
-stolen node could evict others. Instead the node takes over leadership, which the same user could request by `garlicfarm
-transfer`, and carries out the order. So this does not give the user further rights, and secrets do not leave the node.
+The leader writes approvals, evictions, new keys and feature levels. A node never forwards such an order: otherwise a
+stolen node could evict others. Instead the node takes over leadership and carries out the order. The same user could
+request this takeover by `garlicfarm transfer`, so the user does not get further rights. Secrets do not leave the node.
 A node without a vote cannot lead; its refusal names the voters.
 
-A follower gets committed entries some time after the leader. So before it judges an order, it applies all entries that
-were acknowledged before (`FoundedFarm.catch_up`). Otherwise it would refuse the second of two orders at different
-nodes.
+A follower gets committed entries some time after the leader. So before it checks an order, it applies all entries
+acknowledged so far (`FoundedFarm.catch_up`). Otherwise it could refuse an order that depends on an order at another
+node.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -46,9 +46,9 @@ def check_can_lead(farm: FoundedFarm) -> None:
 
 
 async def lead(farm: FoundedFarm, hand_over: HandOver) -> bool:
-    """Take over leadership unless this node leads; its state then includes all committed entries.
+    """Take over leadership unless this node leads; after a takeover its state includes all earlier committed entries.
 
-    Return True if leadership has moved. Raise `Refused` with the reason if it fails.
+    Return True after a takeover. Raise `Refused` with the reason if it fails.
     """
     replica = farm.replica
     check_can_lead(farm)
@@ -97,7 +97,7 @@ def _names(farm: FoundedFarm, server_ids: Sequence[int]) -> list[str]:
 
 
 async def _contacts(farm: FoundedFarm) -> None:
-    """Wait until each follower has answered the new leader, within the limit of a healthy contact."""
+    """Wait until each follower has replied to the new leader, for at most `contact_within_ms`."""
     server = farm.replica.server
     with trio.move_on_after(farm.contact_within_ms / 1000):
         while any(each.contact_ms is None for each in server.describe().raft.followers):  # noqa: ASYNC110 - no event

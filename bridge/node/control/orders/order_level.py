@@ -5,10 +5,10 @@
 
 The entry that removes, retires or evicts a server may need a level that this server does not announce. The leader
 raises the level automatically (`bridge.node.membership.level_raising`) only when each voter announces it. For a lost
-server this takes until the end of the grace time, and a hostile server may never announce it. But a voter of an old
-version refuses the level's entry and all later ones. So if the farm needs the vote of this server for a majority, the
-level's entry would stop the farm. A removal or an approval is therefore refused while the server runs: the operator can
-update it or stop it.
+server this takes until the grace time has passed (`consensus.grace_ms`). A hostile server may never announce the
+level. But a voter of an old version refuses the level's entry and all later ones. So if the farm needs the vote of this
+server for a majority, the level's entry would stop the farm. Therefore a node refuses a removal or an approval while
+the server runs: the operator can update the server or stop it.
 
 The check commits nothing and does not move leadership, so a dry run gives the same answer. Only the leader knows which
 voters answer; any other node counts the voters that gossip or a connection of its Raft server reaches.
