@@ -6,13 +6,13 @@
                                       none                      ──▶ alarm `address-gone`, until one appears
                   set in the settings                           ──▶ alarm `address-gone`, until it returns
 
-A node whose address is gone loses all connections, in every protocol. So it ends all its parts and starts them again
-within the process, with the new address instead of the old address. Moving single sockets instead would need code in
-gossip, Raft, the control endpoint, ØMQ and Kafka. A part that such code missed would keep the old address without an
-error. The next generation of the node announces the new address; members accept it as after any restart.
+A node whose address is gone loses all connections, in every protocol. If it chose this address by default, it ends all
+its parts and starts them again within the process, with the new address. Moving single sockets instead would need code
+in gossip, Raft, the control endpoint, ØMQ and Kafka. A part that such code missed would keep the old address without an
+error. The restarted node announces the new address; members accept it as after any restart.
 
 The node does not replace an address in the settings file: the operator, or a router that forwards a port, may rely on
-it. If the node moved and another setting still has the old address, the next start would fail. The alarm
+it. If the node moved and a setting in the file still has the old address, the next start would fail. The alarm
 `address-outdated` reports this.
 """
 
@@ -181,7 +181,7 @@ def chosen_anew(configuration: NodeConfiguration, network: Network | None = None
 
 
 def _may_follow(old: ChosenAddress, new: ChosenAddress) -> bool:
-    """Return False for a move from a LAN to another network: the node would not move back when the LAN returns."""
+    """Return False for a move from a LAN to another kind of network: the node would not move back to the LAN later."""
     return reach_of(new.interface) is Reach.LAN or reach_of(old.interface) is not Reach.LAN
 
 

@@ -66,7 +66,7 @@ class AdmissionStore:
         self.out = frozenset(bytes.fromhex(node_id) for node_id in found.out)
         """Identities retired or evicted by the log; they are refused even before the log is replayed."""
         self.chain = found.chain
-        """Proof of this node's admission for servers that lack it (`admission_chain`); empty until the log has it."""
+        """Proof of this node's admission for servers whose log lacks it (`admission_chain`); empty before admission."""
         self._servers.update({server_id: bytes.fromhex(node_id) for server_id, node_id in found.servers.items()})
         self._announced = found.announced
         self.may_be_server = founded or node_id not in founding.founders
@@ -75,7 +75,7 @@ class AdmissionStore:
 
     @property
     def own_id(self) -> int | None:
-        """This node's Raft id; None before it is admitted."""
+        """This node's Raft id; None before its admission, and for a founder without its record of the founding."""
         if not self.may_be_server:
             return None
         known = self._announced if self._own is None else self._own

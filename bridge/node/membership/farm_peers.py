@@ -37,7 +37,7 @@ IDS_AHEAD_MAX = 256
 A leader with `admit = "all"` admits one identity in 30 s, so a node that missed two hours still accepts the next ids.
 """
 UNNAMED_OF_SIGNER_MAX = 64
-"""Limit for the stored ids of one signer: the number of servers of a farm."""
+"""Limit for the stored ids of one signer."""
 
 
 class KnownFarm(Struct, frozen=True):
@@ -266,11 +266,11 @@ def _judged(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, se
 def _flaw_of(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, server_id: int) -> str | None:
     """Return the flaw in the proofs of a peer that the log does not contain; None if they are valid.
 
-    A member can sign an admission and never submit it; this node cannot distinguish its holder from a new server. So
-    the chain must be possible in a leader's log. The claimed id is at most `IDS_AHEAD_MAX` above the highest known id.
-    Each signer admits one identity for each id, and is not evicted, retired or removed. Until the log has the peer, its
-    connections and bytes count against the limits of its signer (`voucher_of`). So all servers that a member invents
-    share one limit.
+    A member can sign an admission and never submit it. This node cannot distinguish a peer with such an admission from
+    a new server. So the chain must be possible in a leader's log. The claimed id is at most `IDS_AHEAD_MAX` above the
+    highest known id. Each signer admits one identity for each id, and is not evicted, retired or removed. Until the log
+    has the peer, its connections and bytes count against the limits of its signer (`voucher_of`). So all servers that
+    a member invents share one limit.
     """
     own_id = farm.raft_id_of(node_id)
     if own_id is not None:

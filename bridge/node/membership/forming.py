@@ -1,4 +1,4 @@
-"""The shell of formation: reads gossip's members, writes promises to disk, announces notices and the created farm.
+"""The I/O of formation: reads gossip's members, writes promises to disk, announces this node's phase and the farm.
 
     members (gossip) ──▶ Formation.step ──▶ Persist ──▶ formation.json, fsynced ──▶ Persisted ──▶ …
                                        ├──▶ Advertise ──▶ this node's gossip metadata
@@ -164,7 +164,7 @@ class Forming:
         return await self._request(WithdrawRequested())
 
     async def confirm(self, cluster_id: bytes) -> str | None:
-        """Confirm an operator's choice of this node's farm; return when durable, or with the reason if not."""
+        """Store an operator's choice of this node's farm durably; return the reason if this is impossible."""
         return await self._request(ConfirmRequested(cluster_id))
 
     async def _request(self, event: WithdrawRequested | ConfirmRequested) -> str | None:

@@ -5,9 +5,9 @@
     an offered key                ──▶ identities
 
 An identity conflict (another live process has this identity) ends the node immediately, without a handover. Neither
-process may vote until the other one has stopped. A later generation of this node also ends it, because this process
-does not know the votes of that generation. If events were lost, this node compares the directory with gossip's members,
-and ends if gossip has halted.
+process may vote until the other one has stopped. The node also ends if members know a later start (generation) of its
+identity, because this process does not know the votes since that start. If events were lost, this node compares the
+directory with gossip's members, and ends if gossip has halted.
 
 *A server that voted in an earlier run checks for conflicts before it votes again* (`wait_for_conflicts`). A state
 directory can be a clone of a running one, or older than the last run of the same identity. The files cannot show this:
@@ -87,7 +87,7 @@ class GossipEvents(Struct, frozen=True, kw_only=True):
     _suspected_s: dict[NodeId, float] = field(default_factory=dict)
 
     async def follow(self) -> None:
-        """Handle events until canceled; raise NodeStopped at an identity conflict."""
+        """Handle events until canceled; raise NodeStopped at an identity conflict or an outdated state directory."""
         agent, member_directory = self.agent, self.member_directory
         member_directory.refresh()
         events = agent.events()

@@ -40,7 +40,7 @@ from consensus import integer_id
 from gossip import ClockBound, Group, KeyOffered, Keyring
 
 OFFERS_MAX: Final = 8
-"""Offered keys with too few vouching members."""
+"""Limit for offered keys that too few members vouch for so far."""
 END_CONNECTIONS_AFTER_S: Final = 2.0
 
 
@@ -153,7 +153,7 @@ class Identities:
     # -- nodes that were offline ---------------------------------------------------------------------------------------
 
     def offer_to(self, node_id: bytes, public_key: bytes) -> bytes:
-        """Return the present key, sealed, for a node with a retired key, if the log has it as a member."""
+        """Return the present key, sealed, for a member with a retired key; empty in era 0 and for other nodes."""
         keys, admitted = self._keys(), self._state.admitted
         known = raft_id_of(admitted, node_id)
         if keys is None or keys[1].era == 0 or known is None or not admitted[known].is_member:

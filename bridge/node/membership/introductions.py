@@ -4,9 +4,10 @@
     Raft's own connections, both ways ─────────────────────────────────────────▶ the same header
 
 With `transport = "i2p"` servers exchange only the Garlic Farm protocol. After the password, each side of the handshake
-sends the data of gossip. These are its own signed description (name, endpoint, formation, admitted new nodes), and its
-copies of other nodes' descriptions. A connection made only for introductions is closed after the handshake. Liveness
-follows from introductions and from Raft's connections (`bridge.core.membership.connection_membership`).
+sends the data that gossip would send. These are its own signed description (name, endpoint, formation, admitted new
+nodes), and its copies of other nodes' descriptions. A connection made only for introductions is closed after the
+handshake. A node counts a member as alive because of its introductions and Raft connections
+(`bridge.core.membership.connection_membership`).
 
 Other parts of the node use introductions like gossip (`membership_provider`). Introductions do not change keys or send
 queries.
@@ -107,7 +108,7 @@ class Introductions:
 
     @property
     def public_key(self) -> bytes:
-        """The public key of its identity."""
+        """The public key of this node's identity."""
         return self._signer.key.public_key().public_bytes_raw()
 
     @property
@@ -225,7 +226,7 @@ class Introductions:
             self._ring.close()
 
     async def leave(self) -> None:
-        """Announce the departure to all members, and wait a moment for delivery."""
+        """Announce the departure to seeds and members, and wait for delivery, at most `GOODBYE_S`."""
         self._core.announce_departure()
         self._leaving.set()
         with trio.move_on_after(GOODBYE_S):

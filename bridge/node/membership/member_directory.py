@@ -6,9 +6,9 @@
     Replica (Raft id) ─┼──▶ OwnMetadata ──▶ NodeMetadata, signed by gossip
     Reconciling ───────┘    (admissions, while this node leads)
 
-Metadata is decoded once for each incarnation of a member. A member with unreadable metadata is known to gossip but not
-to the farm: this module counts and omits it. All parts of this node change one shared copy of the node's metadata, so
-no part can overwrite another part's data. Each change announces the whole copy.
+Metadata is decoded only when a member's bytes change. A member with unreadable metadata is known to gossip but not to
+the farm: this module counts and omits it. All parts of this node change one shared copy of its own metadata
+(`OwnMetadata`), so no part can overwrite another part's data. Each change announces the whole copy.
 """
 
 from collections.abc import Callable, Iterable
@@ -65,11 +65,11 @@ class MemberDirectory:
         self._notify()
 
     async def news(self) -> None:
-        """Wait until something is read after the call."""
+        """Wait until the next `refresh` or `learn`."""
         await self._news.wait()
 
     def announced_admissions(self, node_id: bytes, cluster_id: bytes) -> list[tuple[FarmMember, int]]:
-        """Return the members of that cluster that announce a Raft id for `node_id`, each with the id."""
+        """Return the members of the cluster that announce a Raft id for `node_id`, each with this id."""
         return [
             (each, raft_id)
             for each in self._listed.values()
@@ -109,7 +109,7 @@ class MemberDirectory:
         return next(names, None)
 
     def name_of(self, node_id: NodeId) -> str:
-        """Return the name of the node for operators."""
+        """Return the name of the node for operators; its id if the name is unknown."""
         if node_id == self.own_id:
             return self.own_name
         known = self._listed.get(node_id)

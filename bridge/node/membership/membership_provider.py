@@ -42,7 +42,7 @@ class MembershipProvider(Protocol):
 
     @property
     def public_key(self) -> bytes:
-        """The public key of its identity."""
+        """The public key of this node's identity."""
 
     @property
     def identity_key(self) -> Ed25519PrivateKey:
@@ -88,7 +88,7 @@ class GroupKeys(Struct, frozen=True):
 async def open_membership(
     settings: NodeConfiguration, metadata: bytes, keys: GroupKeys, metrics: Metrics
 ) -> AsyncIterator[MembershipProvider]:
-    """Run the membership of one node while the block lasts. `introduce` starts introductions."""
+    """Run the membership of one node while the block lasts. Without gossip, the caller must also run `introduce`."""
     if settings.gossip is not None:
         chosen = settings.gossip
         async with gossip.open_group(

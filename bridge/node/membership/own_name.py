@@ -1,8 +1,8 @@
 """The name of a node without a configured one: the host's, with a suffix if another node already has it.
 
 Machines are cloned, and then three nodes have the name `vm`. Every view identifies members by name, and a name belongs
-to one identity (`bridge.core.membership.admission`). An operator who follows the advice for a node with a new identity
-would retire the wrong one. So a node with the name of its host changes its name:
+to one identity (`bridge.core.membership.admission`). An operator who approves a second `vm` would retire the identity
+of the first `vm`. So a node with the name of its host changes its name:
 
     another member of the cluster has this name, is alive, and
         the log has recorded this node's name               ─▶ keep it
@@ -10,9 +10,9 @@ would retire the wrong one. So a node with the name of its host changes its name
         otherwise                                           ─▶ change if the other member stays alive for a while
 
 The new name is `HOST-ABCD`, where ABCD is the beginning of the node's id. The node stores the name in its state
-directory and restarts with it. The wait in a farm is for a node that lost its state directory. Such a node returns with
-the name of its previous identity, which gossip still marks alive for a while. In that case an operator must decide
-about the name.
+directory and restarts with it. In a farm the node waits, because it may have lost its state directory. Then it returns
+with the name of its previous identity, which gossip still marks alive for a while, and an operator must decide about
+the name.
 
 A name that an operator has given is never changed.
 """

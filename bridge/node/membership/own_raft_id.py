@@ -3,11 +3,11 @@
     gossip: "NodeId … is server 4" ──▶ sent by a member? ──▶ admissions.json (announced id) ──▶ the server may start
     log: an admission of this identity ───────────────▶ the same file (servers), which takes precedence
 
-The Raft id is in the log, which the node receives only after its server runs under that id. So the leader announces it
-in its signed description. Every holder of the farm key can sign a description, so a notice counts only if a server of
-the farm sends it. A founder's signature is enough: the founding contains its identity. If another member sends the
-notice, the node first connects to this member's Raft port. The member must prove its Raft id by a chain of signed
-admissions from a founder (`farm_peers`).
+The Raft id is in the log, which the node receives only after its server runs under that id. So the leader announces the
+id in its signed description. Every holder of the farm key can sign a description, so an announcement (a notice) counts
+only if a server of the farm sends it. A founder's signature is enough: the founding contains its identity. If another
+member sends the notice, the node first connects to this member's Raft port. The member must prove its Raft id by a
+chain of signed admissions from a founder (`farm_peers`).
 
 Such a proof does not show later evictions: an evicted member can still announce a wrong id. A wrong id only delays this
 node, because no server of the farm exchanges messages with a node under a wrong id. While its server has stored

@@ -3,8 +3,8 @@
     VerdictWatch ──view──▶ OwnPerspective ──▶ the reply to other nodes
     GET /v1/views ──▶ Perspectives ══ query by gossip ══▶ every other node
 
-Each node prepares its reply when it checks its verdict, so other nodes do not build a view for a query. Only the commit
-index is current: in a healthy farm, checks are so rare that every node would otherwise seem to lag. A node sends one
+Each node prepares its reply when it checks its verdict, so a query does not build a view. Only the commit index in the
+reply is current: in a healthy farm, checks are so rare that every node would otherwise seem to lag. A node sends one
 query at a time, and uses the result for `FRESH_S`. So all its readers cost the farm one small query in this time. If a
 node stops replying, its last reply is still shown, with its age.
 """

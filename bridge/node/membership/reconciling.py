@@ -4,8 +4,8 @@
                                                            └──▶ other proposals ───▶ change_configuration
     admitted, alive, not started yet ──▶ announced in this node's gossip metadata
 
-The leader reads all three each second, and twice a second while a change waits or is in progress. A change may be long,
-since a new server first receives the whole log. The leader continues to read during the change, because only a
+The leader reads gossip, log and Raft each second, and twice a second while a change waits or runs. A change may take
+long, since a new server first receives the whole log. The leader continues to read during the change, because only a
 continuous watch shows that a server flaps. The leader's observations start from scratch in every term.
 """
 
@@ -166,7 +166,7 @@ class Reconciling:
             nursery.start_soon(self._carry_out, reconciler, decision.proposal)
 
     def _members_of_farm(self, listed: Sequence[FarmMember]) -> tuple[FarmMember, ...]:
-        """Return the members that know this farm, and this node, which the log records, too."""
+        """Return this node and the members that know this farm."""
         same = (
             each
             for each in listed

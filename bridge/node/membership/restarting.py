@@ -6,8 +6,8 @@
                               │             └─▶ AddressNotHereError only after a change: wait, then look again
                               └── other settings ──┘
 
-If parts changed while they run, gossip, Raft, the control endpoint, ØMQ and Kafka would each need code for it. A missed
-part would keep the old name or address. Name and address may change at the same time; then the settings of the next run
+Without a restart, gossip, Raft, the control endpoint, ØMQ and Kafka would each need code for the change. A missed part
+would keep the old name or address. Name and address may change at the same time; then the settings of the next run
 contain both changes. A new address may be unavailable when the node listens (IPv6 first checks for duplicates). So
 after the first change of address, the node waits and tries again. Before the first change, an unavailable address ends
 the node with an error.

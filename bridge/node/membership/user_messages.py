@@ -6,8 +6,8 @@
 
 A node replies to the queries `ping` (with its name), `version`, `rtt` (with its measured round-trip times), `clock` and
 `view` (with its view in short). The query `clock` is for nodes that create a farm, `view` for the comparison of all
-nodes; they are not in the trace. A node does not reply to other queries. Its trace shows answered and unanswered
-queries (`query`), except `clock` and `view`.
+nodes. A node does not reply to other queries. Its trace shows answered and unanswered queries (`query`), except `clock`
+and `view`.
 
 Gossip seals a message with the farm's key, but without its sender's signature, so the claimed sender is not
 trustworthy. Therefore a message only changes the trace of a node, and only replies in the name of a known member count.
@@ -121,7 +121,7 @@ class UserMessages(Struct, eq=False, kw_only=True):
 
 
 def _text(body: bytes) -> str:
-    """Return at most 512 bytes as one printable line."""
+    """Return the body of a message as one printable line."""
     return printable(body.decode(errors="backslashreplace"))
 
 
