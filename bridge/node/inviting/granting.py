@@ -1,7 +1,7 @@
 """The content that a new node gets for its token, and its approval afterwards.
 
     configuration, farm key, spare keys ──▶ Granted      the same bundle as of `garlicfarm config export`
-    uses that wait ──▶ seen by gossip, not admitted ──▶ approved at the leader, as by `garlicfarm node approve`
+    redeemed tokens ──▶ node seen by gossip, not admitted ──▶ approved at the leader, as by `garlicfarm node approve`
 
 Before the farm is created, the bundle lacks a cluster id, and the new node becomes a founder by discovery. After that
 the bundle names the cluster, and the new node needs an approval, which only the leader writes. If this node does not
@@ -31,7 +31,7 @@ from gossip.node import endpoint
 
 LOOK_EVERY_S: Final = 1.0
 APPROVE_EVERY_S: Final = 3.0
-"""Seconds between approvals, which may transfer leadership."""
+"""Seconds between attempts to approve one node; each attempt may transfer leadership."""
 SEEDS_MAX: Final = 8
 _APART: Final = frozenset({"router.kind", "gossip.seeds", "publishing.publish"})
 """Shared settings that an invitation's bundle does not copy: the bundle or `garlicfarm router detect` sets them."""
@@ -69,7 +69,7 @@ class Granting(Struct, frozen=True):
         return (*(each.master for each in masters.keys), *(each.destination for each in masters.keyless))
 
     async def grant(self, joiner: Joiner) -> Granted:
-        """Return the content for an identity whose use is durable. Raise OSError, or `Refused` without a leader."""
+        """Return the content for an identity whose redemption is durable; raise OSError or `Refused`."""
         local, masters = self.node.local, self.masters()
         settings = settings_for(local.configuration, masters)
         settings.setdefault("gossip", {})["seeds"] = self.seeds()
@@ -82,7 +82,7 @@ class Granting(Struct, frozen=True):
         return Granted(bundle_text(self.node.farm_keys.exported, settings), local.configuration.name, keys)
 
     def seeds(self) -> list[str]:
-        """Return the addresses of gossip of this node and of some members."""
+        """Return the gossip addresses of this node and of some members, at most `SEEDS_MAX`."""
         gossip = self.node.local.configuration.gossip
         own = [] if gossip is None else [endpoint(gossip.advertise or gossip.bind)]
         others = [endpoint(each.info.address) for each in self.node.provider.members()]

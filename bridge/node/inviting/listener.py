@@ -2,8 +2,9 @@
 
     accept ─▶ TLS ─▶ Hello(nonce) ─▶ JoinRequest ─▶ signature ─▶ `Invitations.redeem`, durable ─▶ grant ─▶ Reply
 
-An unknown sender can use one place for some seconds, and the processor time of one handshake. The secret has 128 random
-bits, so guesses do not need a lockout. Connections, bytes and times are limited, and one request is redeemed at a time.
+A connection of an unknown sender occupies one place for some seconds, and costs the processor one handshake. The secret
+has 128 random bits, so guesses do not need a lockout. Connections, bytes and times are limited. The node redeems one
+request at a time.
 
 The port and the certificate are the same for all tokens of a node, and survive a restart. The certificate has its own
 key, so the tokens outlive a change of the certificate between servers.
@@ -46,7 +47,7 @@ DIRECTORY: Final = "invitations"
 """The directory of the certificate, in the state directory."""
 EXCHANGE_S: Final = 10.0
 EXCHANGES_MAX: Final = 16
-"""Exchanges at a time; together with the waiting connections they are within the reserve of descriptors.
+"""Limit for exchanges at a time; the descriptors of exchanges and waiting connections are reserved.
 
 A further exchange ends the oldest one. Even in a flood an exchange has most of a second for its three round trips.
 """
@@ -70,7 +71,7 @@ class InvitationListener:
     invitations: Invitations
     certificate: NodeCertificate
     grant: Grant
-    """Returns the content for an identity whose use is durable."""
+    """Returns the content for an identity whose redemption is durable."""
     is_name_taken: Callable[[Joiner], bool] = lambda _: False
     redeemed: Callable[[Invitation, Joiner], None] = lambda *_: None
     refused: Callable[[str, RefusalCode], None] = lambda *_: None

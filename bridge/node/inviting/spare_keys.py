@@ -1,7 +1,7 @@
 """Spare signing keys on this node, for the nodes that it invites; made by `garlicfarm keys master`.
 
     spare-keys/NUMBER.key          free
-    spare-keys/NUMBER.key.NODE-ID  assigned to that identity, until its invitation cannot be repeated any more
+    spare-keys/NUMBER.key.NODE-ID  assigned to that identity; removed when no invitation of this node is active
 
 A key is assigned by renaming its file, before it leaves this node. So two nodes never get the same key, even if this
 node stops before it has sent the reply. An unreadable file is ignored. A new node without a key does not publish.
