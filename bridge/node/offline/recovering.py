@@ -185,7 +185,7 @@ async def plan_recovery_of_backup(backup: Path, state_dir: Path, reset: Reset | 
 
 
 def _check_term(survivor: FarmOnDisk, reset: Reset) -> None:
-    """Refuse a term near the last one: soon the cluster could not elect a leader."""
+    """Refuse a term near the highest possible one: the new cluster could soon not elect a leader."""
     if not reset.term and survivor.last.term > MAX_NUMBER - TERM_STEP_MAX:
         raise RecoveryError(
             f"the log of {survivor.source} ends at entry {survivor.last.index} of term {survivor.last.term}, the last"

@@ -122,7 +122,7 @@ class StoredFarm:
     """The log of one directory, and its commit index. Each method may raise StoredFarmError."""
 
     def __init__(self, directory: Path, committed_through: Index | None = None) -> None:
-        """Open the log; the operator sets `committed_through` for a directory without a note."""
+        """Open the log; an operator sets `committed_through` for a directory without `committed.json`."""
         self.directory = directory
         self._given_commit = committed_through
         own = directory / RAFT_DIRECTORY
@@ -172,7 +172,7 @@ class StoredFarm:
         return Anchor(segment.file, clocks.offsets[place], clocks.indexes[place], log_time_ms)
 
     def log_time_before(self, index: Index, known: KnownTime | None = None) -> int | None:
-        """Return log time before the entry at `index`, which need not exist yet. `known` as for `anchor`."""
+        """Return log time before the entry at `index`, which need not exist yet; `known` shortens the search."""
         if index <= self.first_index:
             return self._time_at_start()
         segment = self._segment_of(index)

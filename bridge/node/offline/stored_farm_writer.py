@@ -22,7 +22,7 @@ GROUP_ENTRIES = 4096
 
 
 class StoredFarmWriter:
-    """A growing state directory; the end of its `with` block completes it. All raise StoredFarmError."""
+    """A growing state directory; the end of its `with` block completes it. Failed writes raise StoredFarmError."""
 
     def __init__(self, directory: Path, founders: Sequence[bytes], log_time_base_ms: int, nonce: bytes) -> None:
         """Create the log of a farm. The promises of all founders have this time and nonce (`bridge.core.formation`)."""
