@@ -101,7 +101,7 @@ class NodeFile(Struct, frozen=True):
 
     @property
     def owner(self) -> tuple[int, int] | None:
-        """The owner of the configuration, if this is root: new files get it, because the node must read them."""
+        """User and group of the configuration, if root runs this: the node must be able to read new files."""
         return None if self.status is None or os.geteuid() != 0 else (self.status.st_uid, self.status.st_gid)
 
 

@@ -3,10 +3,10 @@
     router with services that are off ─▶ trusted file ─▶ text before and after, and the copy of the file
     services that are on only in the file, for example after a kill of this command ─▶ the same, without a new text
 
-The command changes only two files: root changes Debian's file, and a user changes the file of the user's own i2pd. A
-process of another system user chooses its own command line, so the file that it names could be any file. If the file
-lacks a password, I2PControl gets a random one. With the published default, every user of the machine could control the
-router. If i2pd runs, only the owner and the group of the file can read the changed file.
+The command changes the file in two cases only: root changes Debian's file, or a user changes the file of the user's own
+i2pd. A process of another system user chooses its own command line, so the file that it names could be any file. If the
+file lacks a password, the command sets a random one for I2PControl. With the published default, every user of the
+machine could control the router. If i2pd runs, only the owner and a group can read a file with a new password.
 """
 
 import secrets
@@ -137,7 +137,7 @@ def plan_switch(machine: MachineFiles, router: FoundRouter, *, restarts: bool = 
 
 
 def _hidden(former: FileAccess, machine: MachineFiles, router: FoundRouter) -> FileAccess:
-    """Return access for the owner and one group: i2pd's if this is root; the file's present access without i2pd."""
+    """Return access for the owner and one group, for root i2pd's group; without a running i2pd, the present access."""
     if router.process is None:
         return former
     group_id = router.process.group_id if machine.user_id == ROOT else former.group_id
