@@ -34,7 +34,7 @@ CAUSES = {
     SIGNING_KEY.kind: "signing key",
     CERTIFICATE.kind: "certificate",
 }
-"""The checks with the causes of alarms. The alarm of the verdict follows the check of the verdict."""
+"""The check with the cause of an alarm, by kind of alarm. `_alarm_checks` adds the alarm of the verdict."""
 CLOCK_WARNING_MS = 5_000
 CLOCK_PROBLEM_MS = 30_000
 """Milliseconds; a report dated further from log time than this prevents its sender from publishing."""
