@@ -43,7 +43,7 @@ class Alarms:
     def set(self, alarm: AlarmType, text: str, action: str | None = None, *, period_s: float = 0.0) -> None:
         """Activate an alarm, with its declared remedy, or with `action` if the situation needs another one.
 
-        `period_s` is the reporting period, if the alarm's delay applies.
+        `period_s` is the reporting period, which is the unit of the alarm's delay; 0 means no delay.
         """
         kind, delay_s = alarm.kind, alarm.delay_periods * period_s
         if not delay_s:
@@ -80,7 +80,7 @@ def _without_figures(alarm: AlarmView) -> tuple[str, str]:
 
 
 class SharedAlarm:
-    """One alarm with several causes; `cause` identifies its owner. A cause may have its own action."""
+    """One alarm with several causes. Each part of the node has its own `cause`, optionally with an action."""
 
     def __init__(self, alarms: Alarms, alarm: AlarmType) -> None:
         self._alarms = alarms

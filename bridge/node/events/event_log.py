@@ -9,7 +9,7 @@ receives the events of this process from the start.
 
 No cause has more than a quarter of the ring: a further event replaces the oldest event of the same cause. So a sender
 that continuously causes events of one kind cannot displace events of other kinds. Replaced events count as lost, like
-dropped events. A cause is a kind of event; each alarm is a separate cause.
+dropped events. A cause is a kind of event; for events about alarms, the kind and the alarm.
 
 The ring stores each event as JSON, which takes less memory than the objects.
 """
