@@ -6,9 +6,9 @@
     control.admin.token    permits all requests, as the Unix socket does
     control.crt            the endpoint's certificate, without its key (`bridge.node.control.control_certificate`)
 
-The tokens are made at the first start, 32 random bytes each, in files of mode 0600; a client sends one as
-`Authorization: Bearer …`. To change a token, remove its file and restart the node. Comparing a token takes constant
-time. Wrong tokens do not lock a client out, because a guess cannot find one of 2^256 values.
+The node makes each token from 32 random bytes, in a file of mode 0600, at its first start with `listen`. A client sends
+a token as `Authorization: Bearer …`. To change a token, remove its file and restart the node. Comparing a token takes
+constant time. Wrong tokens do not lock a client out, because a guess cannot find one of 2^256 values.
 """
 
 import hmac

@@ -59,7 +59,7 @@ ANSWER_TIMEOUT_S = 5.0
 ORDER_TIMEOUT_S = 30.0
 """Timeout in seconds for a request that needs other nodes.
 
-The node has replied to an earlier request, so it is known to run.
+A short request before it detects a stopped or hanging node earlier.
 """
 NO_QUERY: Mapping[str, int] = MappingProxyType({})
 DONE = frozenset({200, 202})
@@ -85,7 +85,7 @@ class ControlClient:
     ) -> None:
         """Set the address; `user_of` returns the user of the process that listens on a connected socket.
 
-        Without `connection`, connections need trio's event loop.
+        `connection` makes a connection; the default one needs trio's event loop.
         """
         self._open = connection or partial(_async_connection, address, user_of)
         self.address = address
@@ -159,7 +159,7 @@ class ControlClient:
         return await self.call(routes.COMMANDS, command)
 
     async def check(self, route: Route[CheckedAnswer], order: RequestBody | None) -> None:
-        """Raise `ControlError` if the node would refuse this order; `route` is the check of the order.
+        """Raise `ControlError` if the node would refuse this order; `route` only checks the order.
 
         A node of an earlier version does not have this check: it refuses the order only after receiving the order.
         """
@@ -199,11 +199,11 @@ class ControlClient:
         return (await self.call(routes.KEYS_INSTALL)).key
 
     async def use_key(self, key: str, *, force: bool = False) -> None:
-        """Have every member seal with an installed key."""
+        """Have every member seal datagrams with an installed key."""
         await self.call(routes.KEYS_USE, KeyRequest(key, force))
 
     async def remove_key(self, key: str, *, force: bool = False) -> None:
-        """Have every member refuse a key."""
+        """Have every member refuse datagrams with a key."""
         await self.call(routes.KEYS_REMOVE, KeyRequest(key, force))
 
     async def _bytes(

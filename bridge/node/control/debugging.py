@@ -4,8 +4,8 @@
     after N seconds:   stacks of threads and tasks, memory, settings, versions
 
 The kernel's timer counts processor time. So it does not wake an idle node, and interrupts a busy node at most 250 times
-per second of processor time. One profile at a time runs. With N = 0 the profile is empty. Frames are sent as names and
-lines, without values of variables. Seconds, stacks, their depth, tasks and types are bounded.
+per second of processor time. Only one profile runs at a time. With N = 0 the profile is empty. Frames are sent as names
+and lines, without values of variables. Seconds, stacks, their depth, tasks and types are bounded.
 """
 
 import gc

@@ -85,7 +85,7 @@ async def control_endpoint(
     is_stopping: Callable[[], bool],
     clients: ClientEndpoints,
 ) -> ControlEndpoint:
-    """Make the endpoint, not running yet. `leave` starts to leave the farm and stop."""
+    """Make the endpoint, not running yet. `leave` makes the node leave the farm and stop."""
     local, provider, directory, farm_keys = node.local, node.provider, node.member_directory, node.farm_keys
     counters = new_counters()
     state_dir = local.configuration.state_dir

@@ -1,7 +1,7 @@
 """Handlers of the requests about one node, its farm and its log.
 
-Each read names a position (`bridge.api.trace`), so a slow reader does not hold resources here. The view is built for
-each request, from the present state of the cores.
+A request for events or entries contains a position (`bridge.api.trace`), so the node does not keep state for a slow
+reader. A request for the view builds it from the present state of the node.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -130,7 +130,7 @@ class FarmAdmin:
         }
 
     async def view(self) -> FarmView:
-        """Return the view of this moment."""
+        """Return the present view of the farm."""
         return self._make_view()
 
     async def _metrics(self, _: Call[None]) -> Answer:

@@ -69,7 +69,7 @@ from consensus import (
 
 BACKUP_TYPE = "application/octet-stream"
 UNADMITTED_LISTED_MAX = 64
-"""Limit for listed nodes without an admission: a holder of the farm's key can announce any number."""
+"""Limit for listed nodes without an admission: a holder of the farm's key can announce any number of nodes."""
 VOTE_PATIENCE_S = 10.0
 VOTE_AGAIN_S = 0.1
 WAITED_FOR = PASSING - {ChangeRefusal.NOT_LEADER, ChangeRefusal.LEADERSHIP_LOST}
@@ -193,7 +193,7 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
         await self._approved(farm, decision)
 
     async def _approved(self, farm: FoundedFarm, decide: Callable[[], Admission | Approval]) -> NodeApproved:
-        """Commit a decision, made while this node leads."""
+        """Take over leadership, then decide again and commit the decision."""
         await lead(farm, self.hand_over)
         await reach_level(farm, _approval_level(farm.state, decide()))
         decision = decide()
@@ -212,7 +212,7 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
         return NodeApproved(name, node_id.hex(), given, retired)
 
     def _decision(self, state: FarmState, node: str) -> Admission | Approval:
-        """Return the entry that admits a node, or that gives it the name of another one; raise `Refused`."""
+        """Return the entry that admits a node, or transfers a stopped identity's name to it; raise `Refused`."""
         newcomer = self._newcomer(state, node)
         name = newcomer.metadata.name
         holder = holder_of(state.admitted, name)

@@ -58,7 +58,8 @@ _BY_HAND = (
 class KeyAdmin(ABC):
     """The requests about the farm's keys. `Refused` contains the reason of a failed step.
 
-    The steps of this class refuse: without gossip, operators change the key files. `GossipKeyAdmin` carries them out.
+    The changes of this class are refused: without gossip, operators change the key files. `GossipKeyAdmin` overrides
+    them.
     """
 
     @property

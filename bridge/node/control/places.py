@@ -1,10 +1,11 @@
-"""Places on the control endpoint's TCP port: separate places for clients with a token and for unknown clients.
+"""Limits for connections to the control endpoint's TCP port: separate places for clients with and without a token.
 
     arrive ─▶ unknown ──token──▶ authenticated ─▶ leave
                  └── too many: the oldest of the source with most of them is closed
 
-So unknown clients compete only with each other, regardless of their number. A client with a token is unknown only
-during the handshake and the head of its first request. Clients from a source with a recent token are closed last.
+Each connection takes one place. So unknown clients compete only with each other, regardless of their number. A client
+with a token is unknown only during the handshake and the head of its first request. If a recent client of a source sent
+a valid token, the unknown clients of this source are closed last.
 """
 
 from collections import Counter

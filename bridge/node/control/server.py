@@ -4,8 +4,8 @@
 
 The socket has mode 0600, and its directory mode 0700. The kernel reports the client's user id, which must be this user
 or root. A TCP port is opened only if it is configured. It uses TLS, and the token in a request grants the rights
-(`bridge.node.control.access`). TCP clients have separate places, so that they cannot exclude the node's own user.
-Clients with a token have separate places, too (`bridge.node.control.places`). Without a token only the head of a
+(`bridge.node.control.access`). Connections on TCP have a separate limit, so that they cannot exclude the node's own
+user. Clients with a token have separate places there (`bridge.node.control.places`). Without a token only the head of a
 request is read.
 
 Everything is bounded. Byte limits apply to a head, a body and all bodies. Other limits apply to connections, requests

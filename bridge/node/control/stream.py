@@ -73,7 +73,7 @@ class EventStream:
     read_log: Callable[[int, int, int], Awaitable[LogPage]]
     """Reads entries of the log from an index, like `read_events`."""
     log_entries: int = 0
-    """Number of entries in the first event `log`; 0 without such events."""
+    """Number of entries in the first event `log`; 0 disables events of this kind."""
     _next_index: int = field(default=1, init=False)
     _view_due_s: float = field(default=0.0, init=False)
     _take_over: TakeOver | None = field(default=None, init=False)

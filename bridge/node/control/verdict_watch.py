@@ -1,4 +1,4 @@
-"""Reports of the verdict at every change, alarms for its concerns, and the detection of a stuck process.
+"""Reports of the verdict at every change, alarms for its concerns (problems), and the detection of a stuck process.
 
     view ──▶ verdict   another text than before ──▶ event `verdict-changed`, and so a line of the log
          ──▶ concerns  ──▶ alarms, while they last
@@ -9,14 +9,14 @@ A missing publication does not raise an alarm immediately. A new farm gathers re
 first structure. After a handover the next publication takes a moment.
 
 *Stuck.* /healthz is for supervisors, which restart a failing process. A restart does not repair a lost quorum, a
-missing router or a full disk. In a farm without a quorum, restarting every node would lose the publications that nodes
-make alone. So /healthz fails only if the cause is in this process: its loops do not run, or it does not apply committed
-entries.
+missing router or a full disk. In a farm without a quorum, nodes publish alone, and restarts would end these
+publications. So /healthz fails only if the cause is in this process: its loops do not run, or it does not apply
+committed entries.
 
 A check runs at the next second after an event of the node's trace, after a changed verdict, and while the verdict is
 not healthy. A healthy farm without events is checked every `REST_S`: checks each second would take a sixth of an idle
-node's processor time. The view of ten thousand members costs much more. The pause after a check grows with its
-duration, so that checks take at most a hundredth of a processor.
+node's processor time. Building the view of ten thousand members takes much longer. So the pause after a check grows
+with the duration of the check, and checks take at most a hundredth of a processor.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ STUCK_S: Final = 30.0
 
 @dataclass(slots=True, eq=False)
 class VerdictWatch:
-    """The watch of one node. `view` is built at each check, for the `observers` too.
+    """The watch of one node. `view` builds a view at each check, which the `observers` receive, too.
 
     `period_s` returns the farm's reporting period.
     """

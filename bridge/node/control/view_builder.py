@@ -44,7 +44,7 @@ class ViewBuilder:
     _recent: tuple[tuple[TraceEvent, ...], tuple[EventView, ...]] = field(default=((), ()), init=False)
 
     def build(self) -> FarmView:
-        """Return the view of this moment."""
+        """Return the present view of the farm."""
         node, local, farm = self.node, self.node.local, self.current.farm
         directory = None if farm is None else farm.background_tasks.directory
         gossip = node.provider.describe()

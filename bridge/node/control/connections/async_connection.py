@@ -140,7 +140,7 @@ def _innermost(error: BaseException) -> Iterator[BaseException]:
 
 
 class _Tcp(httpcore.TrioBackend):
-    """A backend that records whether the TCP connection was accepted: then a missing reply is the node's fault."""
+    """A backend that records an accepted TCP connection, to distinguish an unreachable machine from a hanging node."""
 
     def __init__(self) -> None:
         self.is_connected = False
