@@ -3,7 +3,7 @@
     every 5 s   addresses of active interfaces ──▶ all addresses in use are present: no change
                                                └─▶ one is missing, twice in a row:
                   chosen by default   another one can be chosen ──▶ AddressChangedError: the node restarts with it
-                                      none                      ──▶ alarm `address-gone`, until one appears
+                                      none suitable             ──▶ alarm `address-gone`, until one appears
                   set in the settings                           ──▶ alarm `address-gone`, until it returns
 
 A node whose address is gone loses all connections, in every protocol. If it chose this address by default, it ends all

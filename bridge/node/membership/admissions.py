@@ -1,7 +1,7 @@
 """The file of admitted identities.
 
-    admissions in the log, applied ──▶ admissions.json: servers, out, chain, own
-    a member's notice of this id   ──▶ the same file: the announced id (`own_raft_id`)
+    admissions in the log, applied             ──▶ admissions.json: servers, out, chain, own
+    a member announces this node's Raft id     ──▶ the same file: the announced id (`own_raft_id`)
 
 The log stores admissions. But a node needs its Raft id before it has a log. After a restart it must also recognize the
 other voters before it knows the commit index. Otherwise voters that were all admitted after the founding could not
@@ -9,13 +9,13 @@ connect to each other. So handshakes use the file before the log is replayed (`f
 its admission lapses; retired and evicted identities stay in the file.
 
 A member's notice of this node's Raft id is stored separately from the log's admissions. The announced id is
-provisional: a later notice replaces it before there is a log, and the log replaces it later. The id in the log is used
-after the identity has become active under it (`own`). A node that replays its log may apply an admission that lapsed
-later, and must not use the lapsed id.
+provisional: a later notice replaces it before there is a log, and the log replaces it later. The node uses the id in
+the log only after its identity has become active under this id (`own`). During a replay, the node may apply an
+admission that lapsed later, and must not use the lapsed id.
 
 Members do not send Raft ids to founders. A founder without a record of the founding has lost its promise and its vote,
-so it stays an observer. For the same reason, members announce only ids outside the present group. The server of an id
-in the group may have voted, and lost its storage.
+so it stays an observer. Members also announce only ids outside the present group, because the server of an id in the
+group may have voted and lost its storage.
 """
 
 from collections.abc import Collection, Mapping
@@ -53,7 +53,10 @@ class AdmissionStore:
     """The file and its content."""
 
     def __init__(self, state_dir: Path, founding: Founding, node_id: bytes, *, founded: bool) -> None:
-        """Read the file; `founded` is True for a founder. Raise UnusableFormationError."""
+        """Read the file; `founded` is True for a founder that has its record of the founding.
+
+        Raise UnusableFormationError.
+        """
         self._path = state_dir / FILE_NAME
         self._cluster_id = founding.cluster_id
         self._cluster = founding.cluster_id.hex()

@@ -8,8 +8,8 @@ With a copied key file alone, a peer may only connect as a client and introduce 
 the identity that the founding or an admission in the log binds to this id. Before this node knows its farm it refuses
 claims of a Raft id with `Fault.BUSY`, and its peers try again.
 
-The log of this node may be incomplete. So it accepts an unknown Raft id if the handshake brings a chain of signed
-admissions that leads from a founder to that identity (`admission_chain`). The log's data on an id or identity takes
+The log of this node may be incomplete. So this node accepts an unknown Raft id if the handshake contains a chain of
+signed admissions from a founder to the peer's identity (`admission_chain`). The log's data on an id or identity takes
 precedence.
 
 A removed server may act as a server while the group needs its vote and its entries. An evicted server may not. When the
@@ -34,7 +34,8 @@ from gossip.wire import node_id_of
 IDS_AHEAD_MAX = 256
 """A Raft id proven by a chain of admissions may exceed the highest known Raft id by this number.
 
-A leader with `admit = "all"` admits one identity in 30 s, so a node that missed two hours still accepts the next ids.
+A leader with `admit = "all"` admits one identity per reporting period (30 s by default). So a node that missed two
+hours of the log still accepts the next ids.
 """
 UNNAMED_OF_SIGNER_MAX = 64
 """Limit for the stored ids of one signer."""
@@ -152,7 +153,7 @@ class _Vouched:
 
 
 class FarmPeers:
-    """The directory of one node. Without a `farm`, the node does not know its farm yet."""
+    """The directory of one node. `farm` is None while the node does not know its farm."""
 
     def __init__(self, identity: NodeIdentity, farm: KnownFarm | None) -> None:
         """Start with the stored data of the farm, if any."""

@@ -4,8 +4,8 @@
                         a majority differs from this node's clock      ──▶ alarm here, at the node that is wrong
                         no majority agrees (two nodes that differ)     ──▶ alarm at each
 
-A board without a battery starts in 1970. A farm can be created with such a clock: log time follows a majority, and
-becomes right with the clocks. But until then nothing is published, and without this alarm the cause would be reported
+A board without a battery starts in 1970. A farm can be created with such a clock: log time follows a majority, and is
+correct once the clocks are. But until then nothing is published, and without this alarm the cause would be reported
 only after reports are in the log. A clock in the signed metadata would be outdated after an operator sets the clock, so
 clocks are queried.
 

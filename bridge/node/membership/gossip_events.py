@@ -71,7 +71,7 @@ _FORGOTTEN: Final = (
 
 
 class GossipEvents(Struct, frozen=True, kw_only=True):
-    """The events of one node; `follow` runs while the node lives."""
+    """The handler of gossip's events on one node; `follow` runs as long as the node."""
 
     agent: MembershipProvider
     member_directory: MemberDirectory

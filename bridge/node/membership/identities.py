@@ -1,9 +1,9 @@
 """Changes of identities while a node runs: its own eviction, and the keys of an era.
 
     log: this node is retired or evicted ────────▶ it stops with the reason
-    log: an era of keys begins ──────────────────▶ its own box opened ─▶ gossip and Raft port change keys
+    log: an era (a new version of the keys) ─────▶ this node opens its box (its sealed key) ─▶ gossip and Raft use it
     gossip: a member refuses this node's key and offers another ─▶ enough members vouch for it ─▶ the same
-    gossip: a node sends with an old key ────────▶ an admitted identity is offered the new one, sealed for it
+    gossip: a node sends with an old key ────────▶ if it is admitted, this node offers it the new key, sealed for it
 
 *A node that was offline while the keys were replaced* has only invalid keys. If the leader can reach this node, the
 node receives the log, and its box, over its own Raft port, whose certificate the peers know. Otherwise the node
@@ -200,7 +200,7 @@ class Identities:
                 await self._begin_era(group, keyring, content)
 
     def _other_voters(self) -> frozenset[bytes]:
-        """Return the identities of the other voters, by all data of this node."""
+        """Return the identities of the other voters, by the log and `admissions.json`."""
         admitted = self._state.admitted
         voters = set()
         for server_id in map(integer_id, self.replica.server.describe().raft.configuration.voter_ids):

@@ -6,7 +6,7 @@
 With `transport = "i2p"` servers exchange only the Garlic Farm protocol. After the password, each side of the handshake
 sends the data that gossip would send. These are its own signed description (name, endpoint, formation, admitted new
 nodes), and its copies of other nodes' descriptions. A connection made only for introductions is closed after the
-handshake. A node counts a member as alive because of its introductions and Raft connections
+handshake. A member counts as alive while it introduces itself or has a Raft connection to this node
 (`bridge.core.membership.connection_membership`).
 
 Other parts of the node use introductions like gossip (`membership_provider`). Introductions do not change keys or send

@@ -180,7 +180,7 @@ class OwnMetadata:
     """This node's present metadata."""
 
     def __init__(self, first: NodeMetadata, announce: Callable[[bytes], None]) -> None:
-        """Start with `first`, which `announce` has already received; it receives every change."""
+        """Start with `first`, which is already announced; `announce` receives every change."""
         self.now = first
         self._announce = announce
 

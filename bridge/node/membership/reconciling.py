@@ -6,7 +6,7 @@
 
 The leader reads gossip, log and Raft each second, and twice a second while a change waits or runs. A change may take
 long, since a new server first receives the whole log. The leader continues to read during the change, because only a
-continuous watch shows that a server flaps. The leader's observations start from scratch in every term.
+continuous watch shows that a server repeatedly fails. The leader's observations start from scratch in every term.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,12 +74,12 @@ PASSING = frozenset(
         ChangeRefusal.LEADERSHIP_LOST,
     }
 )
-"""Refusals that do not depend on the server in question."""
+"""Temporary refusals, which do not depend on the server of the proposal."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Reconciling:
-    """The keeper of the group: `run` it once."""
+    """The task of one node for the group of servers; it acts while the node leads. `run` it once."""
 
     settings: ReconcileSettings
     contact_within_ms: int
@@ -240,7 +240,7 @@ class Reconciling:
 
 
 def settings_of(consensus: ConsensusSettings, expect: int, period_ms: int) -> ReconcileSettings:
-    """Return the operator's settings, with a settling time that fits them."""
+    """Return the operator's settings, with a settling time of at most the grace time."""
     return ReconcileSettings(
         expect,
         voters_max=consensus.voters_max,
