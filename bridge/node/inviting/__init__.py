@@ -1,1 +1,1 @@
-"""Invitations: a token gives a new node the farm key and its approval, until its uses are spent."""
+"""Invitations: a token gives a new node the farm key and its approval, until it expires or its uses are spent."""

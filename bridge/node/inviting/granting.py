@@ -111,7 +111,7 @@ class Approvals:
                 for former in noted.keys() - set(waiting):
                     del noted[former]
             for use in waiting:
-                # An operator may revoke it while another use is approved.
+                # An operator may revoke this use while another one is approved.
                 if use in self.invitations.waiting() and await self._is_done(use):
                     await self._settle(use, lock)
             await trio.sleep(LOOK_EVERY_S)

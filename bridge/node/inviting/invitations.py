@@ -138,7 +138,7 @@ class Invitations:
 
     @property
     def port(self) -> int:
-        """The port of the tokens; 0 before the first one."""
+        """The port of the tokens; 0 before the first token."""
         return self._file.port
 
     @property
@@ -195,7 +195,7 @@ class Invitations:
     def redeem(self, secret: bytes, joiner: Joiner, *, is_name_taken: bool = False) -> Invitation:
         """Spend a use; it is durable on return. Raise RedeemError and OSError.
 
-        A taken name is refused only to the holder of a token: other machines must not learn the names of nodes.
+        A taken name is reported only to the holder of a valid token: other machines must not learn the names of nodes.
         """
         shown, now_ms = secret_hash(secret), self.now_ms()
         found = next((each for each in self.all if each.hash == shown), None)

@@ -77,7 +77,7 @@ class InvitationListener:
     refused: Callable[[str, RefusalCode], None] = lambda *_: None
     """Receives the address of a refused sender, and the reason."""
     failed: Callable[[str | None], None] = lambda _: None
-    """Receives the reason why the port cannot be opened, or None."""
+    """Receives the reason why the port cannot be opened; None when it is open."""
     _running: dict[trio.CancelScope, None] = field(default_factory=dict, init=False)
     """Exchanges that may be ended to make room for a further one, the oldest first."""
 

@@ -1,7 +1,7 @@
 """Requests to the control endpoint about invitations: make, list, revoke.
 
     GET  /v1/invitations                                        without the tokens
-    POST /v1/invitations/new     {"uses": 1, "lifetimeS": 3600}  the token, only here
+    POST /v1/invitations/new     {"uses": 1, "lifetimeS": 3600}  the only reply with the token
     POST /v1/invitations/revoke  {"id": "1a2b3c4d"}
 
 Before the farm is created, each invited node becomes a founder. So the number of open uses is limited to the nodes that

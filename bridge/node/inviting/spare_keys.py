@@ -3,8 +3,8 @@
     spare-keys/NUMBER.key          free
     spare-keys/NUMBER.key.NODE-ID  assigned to that identity; removed when no invitation of this node is active
 
-A key is assigned by renaming its file, before it leaves this node. So two nodes never get the same key, even if this
-node stops before it has sent the reply. An unreadable file is ignored. A new node without a key does not publish.
+Before a key leaves this node, its file is renamed. So two nodes never get the same key, even if this node stops before
+it has sent the reply. An unreadable file is ignored. A new node without a key does not publish.
 """
 
 import re
