@@ -7,7 +7,7 @@ made here.
                                                                                    │ all durable; only then:
     DIR/formation.recovering.json                         written: a new cluster id, one founder
     DIR/raft            ──▶ DIR/raft.of-<old cluster>     kept, never opened by a node again
-    DIR/admissions.json                                   removed: the old cluster's Raft ids
+    DIR/admissions.json, committed.json                   removed: Raft ids and commit index of the old cluster
     DIR/raft.recovering ──▶ DIR/raft
     DIR/formation.recovering.json ──▶ DIR/formation.json  last, because the founding determines the meaning of the log
 
@@ -118,7 +118,7 @@ class RecoveryPlan(Struct, frozen=True):
 
     @property
     def begins_at(self) -> LogId:
-        """The beginning of the new cluster's log."""
+        """Index and term of the new cluster's first snapshot."""
         return replace(self.survivor.last, term=FIRST_TERM) if self.reset.term else self.survivor.last
 
     @property
@@ -146,8 +146,8 @@ class RecoveryPlan(Struct, frozen=True):
 async def plan_recovery(state_dir: Path, cut_after: Index | None = None, reset: Reset | None = None) -> RecoveryPlan:
     """Read the directory, up to the cut; raise RecoveryError.
 
-    `cut_after` omits a damaged end of the log, and `reset` resets term, log time, publication seconds or era. Both are
-    only for a new cluster: servers of one cluster must not disagree about their agreed past.
+    `cut_after` omits the entries after this index, and `reset` resets term, log time, publication seconds or era. Both
+    are only for a new cluster: servers of one cluster must not disagree about their agreed past.
     """
     try:
         survivor = await read_directory(state_dir, cut_after)

@@ -5,8 +5,8 @@
     FILE                 a backup: the farm's state without a hard state,     ─┘
                          made from a running or a stopped node
 
-The commands that start from an old farm use it: `backup` of a stopped node, `restore`, and `recover`, which makes a new
-cluster. `read_state(path)` accepts both kinds; synchronous code calls `trio.run(read_state, path)`.
+Commands that start from an old farm use this module: `backup` of a stopped node, `restore`, and `recover`, which makes
+a new cluster. `read_state` accepts a directory or a file; synchronous code calls `trio.run(read_state, path)`.
 
 *The whole log counts.* The disk does not show which of a server's last entries are committed: only a leader reports
 this. After the loss of the other servers, this cannot be determined any more. So all entries of this server are treated
@@ -223,8 +223,8 @@ async def _read_storage(
 ) -> FarmOnDisk:
     hard_state, _ = HardStateFile.read(directory)
     state = hard_state.state
-    # The storage is opened as its recorded owner and place, so a copied directory can be read too. The changes that
-    # recovery plans are not carried out.
+    # The storage is opened with its recorded owner and place, so a copied directory can be read, too. The changes that
+    # `recover` plans are not carried out.
     owner = Owner(state.binding.node_id, state.generation, state.place)
     recovery = await trio.to_thread.run_sync(
         recover, directory, owner, state.binding.storage_id, StorageOptions(tail_entries=1)
