@@ -1,4 +1,4 @@
-"""i2pd on this machine: a running process, the files of Debian's package, and `.i2pd` in homes of users.
+"""i2pd on this machine: a running process, the files of Debian's package, and `.i2pd` in home directories.
 
     process ─▶ --conf, --datadir, --service, its user ─▶ i2pd.conf, directory of keys
     options of the command line, then i2pd.conf, then i2pd's defaults ─▶ I2CP, I2PControl, SAM

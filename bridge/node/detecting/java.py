@@ -1,4 +1,4 @@
-"""Java I2P on this machine: a running process, the files of Debian's package, and `.i2p` or `i2p` in homes of users.
+"""Java I2P on this machine: a running process, Debian's package, and `.i2p` or `i2p` in home directories.
 
     process ─▶ -Di2p.dir.config, its user ─▶ directory
     router.config ─▶ I2CP          clients.config, clients.config.d ─▶ SAM, port of the console

@@ -1,7 +1,7 @@
 """The changes of a node's configuration for a found router: `[router]`, and a `[[leaf]]` for each chosen tunnel.
 
     tunnels ─▶ usable, started by the router, not a master's own address, not a leaf already ─▶ choices
-    choices of one service ─▶ all are chosen; of several services ─▶ their operator chooses
+    choices of one service ─▶ all are chosen; of several services ─▶ the operator chooses
     names ─▶ exactly these, or a PlanError with the reason
 
 All leaves of a farm serve the same content. So tunnels to different services become leaves of one farm only if the
