@@ -47,7 +47,7 @@ def router_checks(
 
 
 def _key_checks(access: I2cpAccess, signing_keys: Sequence[Path]) -> Iterator[Check]:
-    """Report keys that never publish through this router, for the reason that the node reports to the farm."""
+    """Report keys that cannot publish through this router, with the reason that the node reports to the farm."""
     for path in signing_keys:
         with suppress(KeyFileError):  # The check of the signing key reports this error.
             obstacle = key_obstacle(access, load_signing_key(path))

@@ -1,7 +1,7 @@
 """The checks of the running node in `garlicfarm doctor`: verdict, time, reachable members, publishing, alarms.
 
-They request the view of `status` from the node's control socket. They compare the clock with log time, which follows
-the clocks of a majority, so a time server is not needed.
+They request the farm's view from the node's control socket, as `status` does. They compare the clock with log time,
+which follows the clocks of a majority, so a time server is not needed.
 """
 
 from pathlib import Path
