@@ -6,7 +6,7 @@
     request     a request of Raft to another server, until its reply
     probe       the round trip of gossip to each peer, sampled
     detection   from the first suspicion of a member until it is declared dead
-    take_over   without a leader, until one is known
+    take_over   from the loss of a leader until the next one is known
 
 The last two take seconds instead of milliseconds, so they have other bounds. Wrappers around the disk and the state
 machine measure `disk` and `apply` (`open_replica`), so these times include waits for threads and for the event loop.
