@@ -196,7 +196,7 @@ def test_current_key_file_is_exported_for_owner_only(
 def test_root_replaces_key_file_of_service_user(
     farm: FakeKeys, keys: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The unit gives the key file to its user. This user must be able to read the new file too."""
+    """The systemd unit makes its user the owner of the key file. This user must be able to read the new file, too."""
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         root.chmod(0o755)

@@ -205,7 +205,7 @@ def test_failed_join_of_service_can_be_repeated(service: Places) -> None:
 
 
 def test_master_reads_farm_key_of_service_user(service: Places, tmp_path: Path) -> None:
-    """The unit gives the key file to its user at the first start."""
+    """At its first start the systemd unit makes its user the owner of the key file, which root can still read."""
     assert CliRunner().invoke(cli, ["init", "--bind", "127.0.0.1:17668", "--no-start"]).exit_code == 0
     owner = service.state_dir.stat()
     os.chown(service.farm_key, owner.st_uid, owner.st_gid)

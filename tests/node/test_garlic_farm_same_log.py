@@ -33,7 +33,7 @@ def sent(same_log: RequestEncoder, request: AppendEntries, recipient: int) -> by
 
 
 def test_shared_bytes_equal_separately_encoded_bytes() -> None:
-    # Given appends that share their entries, or only their first index, or only their entries, in turns
+    # Given consecutive appends with equal entries, or with only an equal first index
     one, two = (command(7, b"one"), command(7, b"two")), (command(7, b"one"), command(7, b"TWO"))
     appends = [
         append(9, *one),

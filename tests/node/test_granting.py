@@ -25,7 +25,7 @@ JOINER = Joiner(bytes(32), "site-2")
 class Node:
     """A fake node, also used as its own replica and identities.
 
-    At first it has the old farm key; another node has already replaced it.
+    At first it has the old farm key, which another node has already replaced.
     """
 
     def __init__(self, directory: Path, *, cluster_id: bytes | None = bytes(16)) -> None:

@@ -122,7 +122,7 @@ async def test_signed_departure_is_not_an_announcement() -> None:
     departure = alice.introduced(Identity())
     bob.met(departure)
     assert statuses(bob) == {alice.node_id: Status.LEFT}
-    # An attacker with a copy cannot forward it as Alice, or as an announcement that Alice is alive.
+    # An attacker with a copy of the departure cannot use it as Alice's departure, or as an announcement of Alice.
     introduction, *_ = departure.introductions
     handshake(carol, bob)
     carol.met(Identity(introductions=(*bob.introduced(Identity()).introductions, introduction)))

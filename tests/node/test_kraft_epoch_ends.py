@@ -18,7 +18,7 @@ from consensus.server.server import ConsensusServer
 
 @dataclass
 class Replica:
-    """A log with entries of these terms, after a start covered by a snapshot."""
+    """A log with entries of these terms; a snapshot covers the entries up to `start`."""
 
     terms: list[int]
     start: LogId = ORIGIN

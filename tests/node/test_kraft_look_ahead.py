@@ -59,7 +59,7 @@ class Client:
             await self.frames.send(encode_request(key, VERSIONS[key], len(self.sent), "test", message))
 
     async def receive(self) -> Any:
-        """Receive the response to the oldest request without one."""
+        """Receive the response to the oldest unanswered request."""
         number = len(self.responses) + 1
         frame = await self.frames.receive()
         key, sent_s = self.sent[number - 1]

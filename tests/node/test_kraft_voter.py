@@ -263,7 +263,7 @@ async def test_batch_repeated_after_client_timeout_is_written_once(
 
 
 async def test_producer_id_of_other_user_is_refused(tmp_path: Path) -> None:
-    """The leader gave one id to the user; the other one was requested by another server, which sends no user."""
+    """Given one id requested by Alice and one id requested without a user, then Bob cannot use Alice's ids."""
     alice, bob = "User:alice", "User:bob"
 
     async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:

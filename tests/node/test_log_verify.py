@@ -51,7 +51,7 @@ def made(path: Path, count: int = 150, node: bytes = b"node-one") -> Path:
 
 
 def compacted(path: Path) -> Path:
-    """Write such a directory with a snapshot of entry 100, and without the segments before it."""
+    """Write a stopped directory with a snapshot of entry 100, and without the segments before it."""
     made(path)
     directory, recovery = open_directory(path, b"node-one", 2, SMALL)
     writer = SnapshotWriter(LogId(100, 3), ALONE)

@@ -65,7 +65,7 @@ async def test_publisher_without_quorum_refreshes_with_alarm(autojump_clock: Moc
         assert not stage.background_tasks.log_is_stalled
         await trio.sleep(QUORUM_TIMEOUT_S)
         assert stage.background_tasks.log_is_stalled
-        # Its structure from before the outage is fresh; it has not published alone yet.
+        # The structure from before the outage is fresh, so the node has not published alone yet.
         assert stage.alarm(PUBLISHING_WITHOUT_QUORUM.kind) is None
         await trio.sleep(1_000)
         assert stage.alarm(PUBLISHING_WITHOUT_QUORUM.kind) is not None
@@ -145,7 +145,7 @@ async def test_substitute_publisher_stops_after_later_publication(autojump_clock
         await stage.append_record(Clock(NOW_MS + now_ms(), OTHER, PERIOD_MS))
         await stage.append_record(rival_report(1 + now_ms()))
         await trio.sleep(2 * PERIOD_MS / 1000)
-        # Its report names the structure that it published alone, which remains until a later one replaces it.
+        # The node reports the structure that it published alone. This structure remains until a later one replaces it.
         reported = [record for _, record in stage.records(Report) if isinstance(record, Report)][-1]
         assert len(reported.masters) == 1
         assert reported.masters[0].last_published_time_ms == structures(stage)[-1].published_s * 1000
@@ -170,7 +170,7 @@ async def test_node_started_during_outage_publishes_from_its_log(autojump_clock:
     async with on_duty(stage):
         await trio.sleep(10)
     [structure] = structures(stage)
-    # Log time did not advance while the node was down; its clock adds the missed time.
+    # Log time did not advance while the node was down; the node adds the missed time by its clock.
     assert abs(structure.published_s - (NOW_S + now_ms() // 1000)) <= 10
     assert stage.applied_state.state.applied_index == 0
     assert stage.background_tasks.log_is_stalled

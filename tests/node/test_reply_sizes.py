@@ -130,7 +130,7 @@ and faults, and addresses, have the lengths of this version.
 """
 
 WINDOW = {"HistoryAnswer.from_ms", "HistoryAnswer.to_ms", "HistoryAnswer.step_ms"}
-"""Numbers that may not be negative: the client refuses a reply with another window."""
+"""Numbers of a time window: the client refuses a reply with a negative one."""
 
 
 def largest(kind: type) -> Any:

@@ -93,7 +93,7 @@ async def published_view(client: ControlClient) -> FarmView | None:
 
 @pytest.fixture
 def _restored_signals() -> Iterator[None]:
-    """Restore the signal handlers: the last of two nodes in a process restores the handlers of the first."""
+    """Restore the signal handlers: when both nodes of the process have ended, the first node's handlers remain."""
     handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     yield
     for each, handler in handlers.items():

@@ -47,7 +47,7 @@ async def test_heartbeats_are_sent_by_leader_each_half_second(tmp_path: Path, au
 
 
 async def test_broadcasts_of_next_leader_continue_without_gap(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A subscriber with the entries of the first leader has every entry up to the first message of the second."""
+    """Given a subscriber of the first leader, then the next leader's first message leaves no gap in its entries."""
     async with group_of(tmp_path) as (group, old):
         for counter in range(3):
             await commit(old, counter)

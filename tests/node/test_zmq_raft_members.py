@@ -124,7 +124,7 @@ async def test_replaced_leader_returns_index_and_steps_down(tmp_path: Path, auto
 
 
 async def test_change_finished_by_next_leader(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Given C_old,new on a majority when the leader stops, the client gets its index from the next leader."""
+    """Given C_old,new on a majority when the leader stops, the next leader returns the index of C_old,new."""
     async with group_of(tmp_path) as (group, leader):
         await commit(leader, 1)
         answers = leader.change(2, map(peer, (1, 2)))
