@@ -37,7 +37,10 @@ Counted = CountedReason | CountedDrop | NoEffect
 _QUIET: Final = "A small number is normal. If it grows steadily, find the sender"
 _SENDER: Final = "`garlicfarm events --kind connection-refused` shows the address of the sender"
 _OWN_KEY: Final = "If it is a node of yours, give it the farm's key file; otherwise do nothing"
-_LOAD: Final = "If it grows steadily the machine or the network is overloaded: `garlicfarm doctor` measures both"
+_LOAD: Final = (
+    "If it grows steadily, the machine or the network is overloaded: `garlicfarm top` shows the CPU, and"
+    " `garlicfarm members --rtt` the network"
+)
 _SAME_RELEASE: Final = "Install the same release on every node"
 _FREE_SPACE: Final = "Free space on the disk of this node"
 
@@ -65,7 +68,7 @@ class GossipTraffic(CountedReason):
     DATAGRAMS_SENT = "datagrams_sent", "Sent datagrams of gossip. It grows with every probe, about one a second"
     EVENTS_LOST = (
         "events_lost",
-        "Events of gossip that this node processed too late. `garlicfarm doctor` measures how late the process runs",
+        "Events of gossip lost because this node was too slow. `garlicfarm top` shows the CPU load of the machine",
     )
     PIGGYBACK_LEFT_OUT = (
         "piggyback_left_out",

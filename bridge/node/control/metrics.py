@@ -47,8 +47,8 @@ GAUGES: Final[Mapping[str, str]] = {
         " supervisor restarts the node repeatedly."
     ),
     "alarms": (
-        "Active alarms of this node, by kind. `garlicfarm status` shows each with its remedy; 0 or no series without"
-        " an alarm."
+        "Active alarms of this node, by kind; no series without an alarm. `garlicfarm status` shows each alarm with its"
+        " remedy."
     ),
     "members": (
         "Members known to this node by gossip, by status, without evicted identities. Dead members are removed after"
