@@ -59,7 +59,7 @@ ANSWER_TIMEOUT_S = 5.0
 ORDER_TIMEOUT_S = 30.0
 """Timeout in seconds for a request that needs other nodes.
 
-A short request before it detects a stopped or hanging node earlier.
+The client first sends a short request, which detects a stopped or hanging node earlier.
 """
 NO_QUERY: Mapping[str, int] = MappingProxyType({})
 DONE = frozenset({200, 202})

@@ -259,7 +259,7 @@ class OperatorCommands(Struct, frozen=True):
 def is_voter_kept(view: FarmView, server_id: int) -> bool:
     """Return True if the removal of this voter would leave fewer than `expect` voters.
 
-    Learners count as voters, because a learner gets a vote before the voter is removed.
+    Learners, except evicted ones, count as voters: a learner gets a vote before the voter is removed.
     """
     voters = {each.raft_id for each in view.raft.voters}
     learners = [each for each in view.raft.learners if not each.evicted]

@@ -1,8 +1,8 @@
 """The name of a node without a configured one: the host's, with a suffix if another node already has it.
 
 Machines are cloned, and then three nodes have the name `vm`. Every view identifies members by name, and a name belongs
-to one identity (`bridge.core.membership.admission`). An operator who approves a second `vm` would retire the identity
-of the first `vm`. So a node with the name of its host changes its name:
+to one identity (`bridge.core.membership.admission`). An operator who approves a second `vm` while the first one is down
+would retire the identity of the first. So a node with the name of its host changes its name:
 
     another member of the cluster has this name, is alive, and
         the log has recorded this node's name               ─▶ keep it
