@@ -259,7 +259,7 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
         if len(found) == 1:
             return found[0]
         if not found:
-            text = f"no node that runs waits for approval as {name[:64]!r}; see `garlicfarm node list`"
+            text = f"no running node waits for approval as {name[:64]!r}; see `garlicfarm node list`"
             raise Refused(404, "no-such-node", text)
         ids = ", ".join(each.node_id.hex() for each in found)
         raise Refused(409, "several", f"several identities match {name[:64]!r}: {ids}; name one by its id")

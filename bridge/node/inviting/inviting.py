@@ -88,8 +88,8 @@ def _limit_text(expect: int, invited: int) -> str:
         else "revoke an invitation (`garlicfarm invite list`)"
     )
     return (
-        f"{expect} nodes create this farm, and other nodes are invited after that. Until then at most {limit} can be"
-        f" invited, and {invited} are: {remedy}"
+        f"{expect} nodes create this farm, so at most {limit} can be invited before that, and {invited} are invited"
+        f" already: {remedy}"
     )
 
 
