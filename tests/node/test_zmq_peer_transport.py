@@ -433,7 +433,7 @@ async def test_chunk_contains_size_of_whole_snapshot() -> None:
 
 async def test_removed_member_treated_as_unknown_sender() -> None:
     async with running_stage() as stage:
-        # Given: a member replaced by another
+        # Given: a member replaced by another, and a request of the removed one
         stage.transport.members([Server("3", stage.peer_url)])
         stage.requester.send(*encode_request(HEARTBEAT))
         stage.transport.send("2", heartbeat(11))

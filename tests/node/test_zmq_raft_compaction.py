@@ -61,7 +61,7 @@ async def snapshot_of(node: Node) -> bytes:
 
 
 async def test_snapshot_replaces_entries_with_expired_ids(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Given five old and five fresh updates, when the log is compacted twice, then the fresh ones stay in it."""
+    """Given five old and five fresh updates, then a compaction removes the fresh ones only after their ids expire."""
     hold_for_threads(autojump_clock)  # A thread removes the file.
     async with group_of(tmp_path, 1) as (group, leader):
         indexes = [await commit(leader, counter, b"old %d" % counter) for counter in range(5)]

@@ -2,7 +2,7 @@
 
     tunnels ─▶ usable, started by the router, not a master's own address, not a leaf already ─▶ choices
     choices of one service ─▶ all are chosen; of several services ─▶ the operator chooses
-    names ─▶ exactly these, or a PlanError with the reason
+    names given by `--tunnel` ─▶ exactly these, or a PlanError with the reason
 
 All leaves of a farm serve the same content. So tunnels to different services become leaves of one farm only if the
 operator chooses them.

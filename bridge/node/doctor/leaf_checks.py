@@ -1,6 +1,6 @@
 """The checks of this node's leaves in `garlicfarm doctor`: one line each, with the three conditions.
 
-    router      replied just now, over its real connection
+    router      replied just now, over I2CP
     lease set   found by a look-up through that connection; a single look-up may fail, so a second one decides
     service     accepts a connection at the probe's address
 

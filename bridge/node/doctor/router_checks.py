@@ -29,7 +29,7 @@ STATUS, SAM = "router status", "router sam"
 def router_checks(
     settings: RouterSettings, signing_keys: Sequence[Path], leaves: Sequence[ServedLeaf] = (), *, demo: bool = False
 ) -> list[Check]:
-    """Check the router and its leaves over its real connections.
+    """Check the router and its leaves over the connections that a node uses.
 
     In a demonstration a file replaces the router, and leaves do not have a service.
     """

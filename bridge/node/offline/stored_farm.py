@@ -98,7 +98,7 @@ class _Clocks(Struct):
     searched_bytes: int = SEGMENT_HEADER_BYTES
 
     def take(self, entry: StoredEntry) -> None:
-        """Add the entry if it is a new clock entry or correction; a partly committed group is read again."""
+        """Add a clock entry or a correction, unless it is known: a partly committed group is read twice."""
         offset_bytes, index, _, kind, value = entry
         if kind != COMMAND or _CLOCK_KEY not in value or (self.indexes and index <= self.indexes[-1]):
             return
