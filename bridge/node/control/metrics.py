@@ -103,20 +103,20 @@ GAUGES: Final[Mapping[str, str]] = {
         " routers fail."
     ),
     "lease_set_healthy_entries": (
-        "Leaves in these structures with a healthy router, tunnels and service. At 0 clients cannot reach the farm: see"
-        " `garlicfarm farm`."
+        "Leaves in the last structures of all masters, with a healthy router, tunnels and service. At 0 clients cannot"
+        " reach the farm: see `garlicfarm farm`."
     ),
     "lease_set_seconds_to_expiry": (
         "Seconds of log time until the first of the structures that routers took expires. Structures are renewed every"
         " five minutes; below 600 no router takes the next one: check the alarms of the publisher."
     ),
     "lease_set_seen": (
-        "Masters whose last structure was found by a look-up of another node's router after it was handed over. Only"
-        " Java routers look a Meta LeaseSet2 up."
+        "Masters whose last structure the router of another node found by a look-up after the hand-over. Only Java"
+        " routers look a Meta LeaseSet2 up."
     ),
     "lease_set_not_found": (
-        "Masters whose last structure no router of another node found for 90 seconds and a reporting period after it"
-        " was handed over. Above 0 clients may not find the farm: see the alarm `structure-not-found`."
+        "Masters whose last structure the routers of other nodes did not find within 90 seconds and a reporting period"
+        " after the hand-over. Above 0 clients may not find the farm: see the alarm `structure-not-found`."
     ),
 }
 """The help of each gauge: its value, when it grows, and the remedy. `bridge.core.log.figures` has that of routers."""

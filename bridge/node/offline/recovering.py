@@ -15,8 +15,8 @@ made here.
 
 The new storage begins with a snapshot at the end of the old log, so joining servers get the state, and indexes
 continue. The node keeps its identity: its votes belong to the old cluster only, and every connection names its cluster.
-The farm key's `expect` stays: the number of founders, and of voters below which the leader does not remove one. So the
-farm can grow to its old size with the same key file.
+The farm key's `expect` stays. It is the number of founders, and the leader never removes a voter if fewer than `expect`
+would remain. So the farm can grow to its old size with the same key file.
 """
 
 from collections.abc import AsyncIterator, Iterator
