@@ -367,7 +367,7 @@ async def test_failed_eviction_releases_vote() -> None:
 
 
 async def test_concurrent_evictions_of_one_node_run_in_turn() -> None:
-    """The first eviction must not release the vote while the second one still needs it removed."""
+    """The end of the first eviction must not permit the server's vote during the second one."""
     leader, refusals = FakeLeader(), list[str]()
 
     async def evict_or_refuse() -> None:
