@@ -104,7 +104,7 @@ async def test_handshake_determines_extensions_of_peer(stage: Stage) -> None:
 
 
 OLDER_VOTE = 1000
-"""Correlation of the vote that is queued before the other requests."""
+"""Correlation of the vote in the queue before the other requests."""
 
 
 def timeout_now(correlation: int) -> core.TimeoutNow:

@@ -21,7 +21,7 @@ def servers(*numbers: int) -> tuple[Server, ...]:
 
 
 async def start(nursery: trio.Nursery, founders: int, empty_servers: int) -> dict[ServerId, Node]:
-    """Start founders that have each other's addresses, and empty servers that have no addresses."""
+    """Start founders that have each other's addresses, and empty servers that lack addresses."""
     nodes, network = dict[ServerId, Node](), MemoryNetwork()
     for number in range(1, founders + empty_servers + 1):
         server_id = number

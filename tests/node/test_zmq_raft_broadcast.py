@@ -47,7 +47,7 @@ async def test_heartbeats_are_sent_by_leader_each_half_second(tmp_path: Path, au
 
 
 async def test_broadcasts_of_next_leader_continue_without_gap(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Given a subscriber of the first leader, then the next leader's first message leaves no gap in its entries."""
+    """Given a subscriber of the first leader, then it has every entry up to the next leader's first message."""
     async with group_of(tmp_path) as (group, old):
         for counter in range(3):
             await commit(old, counter)

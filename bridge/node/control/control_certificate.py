@@ -50,7 +50,7 @@ _LIFETIME: Final = timedelta(days=820)
 """Some systems refuse a server's certificate of more than 825 days, even a trusted one."""
 _RENEWED_BEFORE: Final = timedelta(days=30)
 _BACKDATED: Final = timedelta(days=2)
-"""The validity begins this long before the creation, because a client's clock may be behind."""
+"""The validity begins this long before the creation, because a client's clock may be slow."""
 LOOK_EVERY_S: Final = 60.0
 _ALWAYS: Final = ("localhost", "127.0.0.1", "::1")
 

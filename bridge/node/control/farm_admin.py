@@ -294,7 +294,7 @@ class FarmAdmin:
     async def _quorum_lost(self, replica: Replica) -> str | None:
         """Wait a short time for an election; without a leader after that, return the reason and the remedy.
 
-        Building a view takes longer in a larger farm, so this method builds one only if there is no leader.
+        Building a view takes longer in a larger farm, so this method builds a view only without a leader.
         """
         with trio.move_on_after(QUORUM_PATIENCE_S):
             while replica.server.role.leader is None:

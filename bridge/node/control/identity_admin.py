@@ -248,7 +248,7 @@ class IdentityAdmin(Struct, eq=False, kw_only=True):
         return share_refusal(state.admitted, node_id, LeaderShare(self.provider.node_id, state.admitted_by))
 
     def _newcomer(self, state: FarmState, name: str) -> FarmMember:
-        """Return the running node with this name or id that is not admitted under this name; raise `Refused`."""
+        """Return the running node with this name or id, but without an admission for this name; raise `Refused`."""
         found = [
             each
             for each in self.member_directory.members()

@@ -119,7 +119,7 @@ GAUGES: Final[Mapping[str, str]] = {
         " after the hand-over. Above 0 clients may not find the farm: see the alarm `structure-not-found`."
     ),
 }
-"""The help of each gauge: its value, when it grows, and the remedy. `bridge.core.log.figures` has that of routers."""
+"""The help of each gauge: its value, when it grows, and the remedy. `bridge.core.log.figures` has router gauges."""
 
 
 def exposition(view: FarmView, durations: Durations | None = None) -> bytes:

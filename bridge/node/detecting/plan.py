@@ -7,8 +7,8 @@
 All leaves of a farm serve the same content. So tunnels to different services become leaves of one farm only if the
 operator chooses them.
 
-The plan omits services that are off from `[router]`, except I2CP, which a node needs. An existing setting stays if the
-plan neither has a value for it nor lists it as absent.
+The plan omits services that are off from `[router]`, except I2CP, which a node needs. An existing setting stays unless
+the plan has a value for it or lists it as absent.
 """
 
 from collections.abc import Collection, Mapping, Sequence

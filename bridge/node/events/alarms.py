@@ -43,7 +43,7 @@ class Alarms:
     def set(self, alarm: AlarmType, text: str, action: str | None = None, *, period_s: float = 0.0) -> None:
         """Activate an alarm, with its declared remedy, or with `action` if the situation needs another one.
 
-        `period_s` is the reporting period, which is the unit of the alarm's delay; 0 means no delay.
+        `period_s` is the reporting period, which is the unit of the alarm's delay; 0 omits the delay.
         """
         kind, delay_s = alarm.kind, alarm.delay_periods * period_s
         if not delay_s:

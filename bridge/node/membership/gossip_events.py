@@ -71,7 +71,7 @@ _FORGOTTEN: Final = (
 
 
 class GossipEvents(Struct, frozen=True, kw_only=True):
-    """The handler of gossip's events on one node; `follow` runs as long as the node."""
+    """The handler of gossip's events on one node; `follow` runs until the node ends."""
 
     agent: MembershipProvider
     member_directory: MemberDirectory

@@ -7,7 +7,7 @@
     Reconciling ───────┘    (admissions, while this node leads)
 
 Metadata is decoded only when a member's bytes change. A member with unreadable metadata is known to gossip but not to
-the farm: this module counts and omits it. All parts of this node change one shared copy of its own metadata
+the farm: this module counts and omits it. All parts of this node change one shared copy of the node's metadata
 (`OwnMetadata`), so no part can overwrite another part's data. Each change announces the whole copy.
 """
 
@@ -180,7 +180,7 @@ class OwnMetadata:
     """This node's present metadata."""
 
     def __init__(self, first: NodeMetadata, announce: Callable[[bytes], None]) -> None:
-        """Start with `first`, which is already announced; `announce` receives every change."""
+        """Start with the already announced metadata `first`; `announce` receives every change."""
         self.now = first
         self._announce = announce
 
