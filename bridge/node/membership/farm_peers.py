@@ -153,7 +153,7 @@ class _Vouched:
 
 
 class FarmPeers:
-    """The directory of one node; its attribute `farm` is None until the node knows its farm."""
+    """The directory of one node; `farm` is set once the node knows its farm."""
 
     def __init__(self, identity: NodeIdentity, farm: KnownFarm | None) -> None:
         """Start with the stored data of the farm, if any."""

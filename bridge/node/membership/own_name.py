@@ -11,7 +11,7 @@ would retire the identity of the first. So a node with the name of its host chan
 
 The new name is `HOST-ABCD`, where ABCD is the beginning of the node's id. The node stores the name in its state
 directory and restarts with it. In a farm the node waits, because it may have lost its state directory. Then it returns
-with the name of its previous identity, which gossip still marks alive for a while, and an operator must decide about
+with the name of its previous identity, which gossip still marks alive for a while. An operator must then decide about
 the name.
 
 A name that an operator has given is never changed.
