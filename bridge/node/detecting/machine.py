@@ -4,8 +4,8 @@
 
 Each file outside of `/proc/PID` is opened without blocking and must be a regular file. Some paths come from the command
 line of another user's process, which could name a pipe or a device. Only processes of this user, root, system users and
-the user of `sudo` count: another user must not offer a false router. A router is ignored if it is in another network or
-mount namespace. If this user may not see its namespaces, it counts.
+the user of `sudo` count: another user must not offer a false router. A router in another network or mount namespace is
+ignored. A router counts if this user may not see its namespaces.
 """
 
 import grp

@@ -39,7 +39,11 @@ _NodeIdText = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}\\Z")]
 
 
 class AdmissionFile(msgspec.Struct):
-    """The content of `admissions.json`. `announced` is the Raft id that a member announced for this node."""
+    """The content of `admissions.json`: `servers` are identities by Raft id, `out` the retired or evicted identities.
+
+    `chain` proves this node's admission. `announced` is the Raft id that a member announced for this node. `own` is
+    the Raft id that this node has used.
+    """
 
     cluster: str
     servers: dict[int, _NodeIdText]

@@ -1,6 +1,6 @@
-"""The gossip key of a new era, sealed for each remaining identity.
+"""The gossip key of a new era (version of the farm's keys), sealed for each remaining identity.
 
-    admitted members, this node first, then running ones ──▶ public key known? ──▶ a box for each
+    admitted members, this node first, then running ones ──▶ public key known? ──▶ a box (sealed key) for each
                                                         └──▶ no, or no room  ──▶ left out, by name
 
 Eras increase by one, in the log and in each keyring. The keyrings may be ahead of the log after a recovery from a
