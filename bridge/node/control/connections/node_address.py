@@ -1,6 +1,6 @@
 """The address of a node for requests: its socket on this machine, or its control endpoint over TLS.
 
-    /var/lib/garlicfarm/control.sock           a path: a process of this user or of root must listen there
+    /var/lib/garlicfarm/control.sock           a path: a process of a trusted user must listen there (`local_trust`)
     https://192.168.7.5:7650  + a token file   TCP: the node must prove its identity before it receives the token
 
 `bridge.node.control.connections.remote_node` makes an address of the second kind.
