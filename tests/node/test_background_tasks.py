@@ -77,7 +77,7 @@ def at_log_time(stage: Stage, log_time_ms: int) -> None:
 
 
 async def test_leader_with_unencodable_log_time_reports_failure(autojump_clock: MockClock) -> None:
-    """Otherwise the error of this clock entry would end the node, again after each restart."""
+    """Given log time beyond the limit of an entry, then the node reports the failure and its other tasks continue."""
     stage = Stage()
     at_log_time(stage, 2**53)
     async with on_duty(stage):
@@ -88,7 +88,7 @@ async def test_leader_with_unencodable_log_time_reports_failure(autojump_clock: 
 
 
 async def test_publisher_with_unencodable_second_reports_failure(autojump_clock: MockClock) -> None:
-    """Otherwise the error of this publication would end the node, again after each restart."""
+    """Given a second beyond the limit of a structure, then the node reports failures and retries with pauses."""
     stage = Stage()
     at_log_time(stage, (2**32 + 5) * 1000)
     # The log refuses this node's entries: with an accepted report, the farm would prefer another publisher.

@@ -284,7 +284,7 @@ def test_error_shows_argument_in_base64_unchanged(words: tuple[str, ...], error:
 
 
 def test_dash_is_a_stream_or_refused() -> None:
-    """Otherwise `backup -` would make a file named `-`, and the pipe would receive the command's text."""
+    """If `backup -` made a file named `-`, the pipe would receive the command's text."""
     every = (*commands(), *commands(pipeline, ("pipeline",)))
     found = [(path, each) for path, command in every for each in command.params]
     named = [(path, each) for path, each in found if isinstance(each.type, click.Path)]

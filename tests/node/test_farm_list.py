@@ -116,7 +116,7 @@ def test_missing_list_is_named_with_its_path_if_needed(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("home", ["", "relative"])
 def test_home_of_account_replaces_relative_home(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise `init` would write keys below the working directory, where `run` does not find them later."""
+    """With a relative path, `init` would write keys below the working directory, where `run` does not find them."""
     for name in ("CONFIG", "STATE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", "relative")
     monkeypatch.setenv("HOME", home)

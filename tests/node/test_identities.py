@@ -236,7 +236,7 @@ async def test_unsupported_level_stops_log_naming_version() -> None:
 
 @pytest.mark.parametrize("author", [None, 99], ids=["unsigned", "unknown"])
 async def test_level_without_member_signature_does_not_stop_server(author: int | None) -> None:
-    """Otherwise `level` 65535 from a holder of the farm's key would end every node, again after each restart."""
+    """Given `level` 65535 without a member's signature, then a node ignores it: it would end every node repeatedly."""
     applied_state = AppliedState(0, EventLog("node", lambda: 0), (node_id(1),), CLUSTER_ID)
     entry = encode(Level(2**16 - 1, "9.9.0"))
     await applied_state.apply(1, (Entry.command(1, entry if author is None else signed(entry, author)),))

@@ -74,7 +74,7 @@ async def hours_later(stage: Stage) -> None:
     "record", [Level(65535, "9.9.9"), Clock(NOW_MS, OWN), Admission(b"n" * 8, "node-4", server_id=4)]
 )
 async def test_kinds_reserved_for_leader_are_refused_at_leader(record: Level | Clock | Admission) -> None:
-    """Otherwise such an entry would enter the log of the leader, and followers would refuse every append with it."""
+    """Given a client's entry of a kind that only leaders write, then the node refuses it and appends nothing."""
     stage = Stage()
     for entry in (encode(record), signed(record), encode(record).replace(b'{"', b'{"request":"x-0-1","', 1)):
         for request in (None, REQUEST):
@@ -194,7 +194,7 @@ async def test_uncommitted_submission_keeps_its_outcome_with_id() -> None:
     ],
 )
 def test_object_resembling_farm_entry_is_refused_with_reason(entry: bytes, reason_part: str) -> None:
-    """Otherwise the object would be committed without effect."""
+    """Without the refusal, the log would contain an object without effect, and its client would not notice."""
     refusal = entry_refusal(entry)
     assert refusal is not None
     assert reason_part in refusal

@@ -99,7 +99,7 @@ async def test_fresh_ids_known_after_restart_on_snapshot(tmp_path: Path, autojum
 
 
 async def test_fresh_id_kept_after_clock_jumps_ahead(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Otherwise a repeated request after a restart with the correct clock would be executed twice."""
+    """Without this id, a repeated request after a restart with the correct clock would be executed twice."""
     async with group_of(tmp_path, 1) as (group, leader):
         index = await commit(leader, 1)
         # Given: a clock that jumps ahead, and clients with correct clocks
