@@ -255,7 +255,7 @@ async def read_barrier_anywhere(
     """Wait until `server` has applied everything acknowledged before the call; return the applied index.
 
     `client` queries the other servers and must be running; None without other servers. Raises `NotLeaderError` if no
-    leader replied in time, `ServerBusyError`, or `ServerStoppedError`.
+    leader replied in time. Raises `ServerBusyError` if a server is busy or applies too slowly, or `ServerStoppedError`.
     """
     deadline_s = trio.current_time() + timeout_s
     refusal: NotLeaderError | ServerBusyError = NotLeaderError(None)

@@ -3,11 +3,11 @@
     post(request) ─▶ queue ─▶ in flight ─▶ the next reply belongs to the oldest request
 
 A reply does not name its request; only the order of replies matches them to requests. After a lost or surplus reply,
-every later reply would be assigned to the wrong request. So any irregularity closes the connection. The age of the
-oldest request without a reply reveals a dead peer, because TCP may need a quarter of an hour to detect it. A reply on
-another connection shows that the peer is alive and perhaps has a slow disk (`prolong`). Each reply restarts the timeout
-of the next request. The timeout includes the transfer of the request at the lowest assumed rate of the network. If no
-second connection shows that the peer is alive, the caller passes the lower rate of the slowest link.
+every later reply would be assigned to the wrong request. So any irregularity closes the connection. TCP may need a
+quarter of an hour to detect a dead peer, so the oldest request without a reply has a timeout. A reply on another
+connection shows that the peer is alive and perhaps has a slow disk (`prolong`). Each reply restarts the timeout of the
+next request. The timeout includes the transfer of the request at the lowest assumed rate of the network. If no second
+connection shows that the peer is alive, the caller passes the lower rate of the slowest link.
 
 A call may have its own time limit. The connection ends late calls together, because a cancel scope for each call would
 take longer than the other work for it. The reply to a late call is dropped.
@@ -95,8 +95,8 @@ class ClientConnection:
         """The deadline of `_patience`, a scope that serves many messages.
 
         If a reply has postponed the deadline, `_read` opens another scope when the old scope ends. A request that
-        postpones the deadline by half of the timeout also moves the scope's, so that regular heartbeats do not end
-        scopes.
+        postpones the deadline by more than half of the timeout also moves the scope's deadline. So the scope does not
+        end while heartbeats are regular.
         """
         self._fault: GarlicFarmError | None = None
         self.open = True

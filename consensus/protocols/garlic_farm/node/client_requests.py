@@ -7,7 +7,7 @@
 An acknowledgment means *committed*, and for most entries this is enough. But the table of sessions may refuse a
 request when its entry is applied, if the request's session has expired. Such a request must not be acknowledged. So the
 client of a request in a session gets its reply only after this server has applied the entry. The number of waiting
-clients is limited; beyond the limit the reply is *unknown*.
+requests is limited; beyond the limit the outcome is *unknown*, and the connection is closed.
 """
 
 from collections.abc import Callable
@@ -111,7 +111,7 @@ class ClientRequests:
 
         def applied() -> None:
             self._waiting -= 1
-            # Called again, since the number of a request may depend on recently applied entries.
+            # `request_of` is called again, since the number of a request may depend on recently applied entries.
             requests = map(sessioned.request_of, named)
             executed = all(request is not None and sessioned.was_executed(request) for request in requests)
             callback.give(answer if executed else self._expired(answer))

@@ -3,7 +3,7 @@
     TlsConnector    TCP ─▶ TLS 1.3, the certificate pinned, or signed by an authority that the operator names
     I2pConnector    TCP to the proxy ─▶ CONNECT, or the absolute URI of each request ─▶ I2P, which encrypts
 
-I2P encrypts a connection, and the name of the other end is the hash of its key, so TLS is not needed there. On other
+I2P encrypts a connection, and a `.b32.i2p` name is the hash of the server's key, so TLS is not needed there. On other
 networks, with only the Digest handshake, an observer could read and forge every message. So each connector refuses the
 other connector's addresses before it sends data or looks up a name. A query for a name that ends in `.i2p` would reveal
 the use of I2P to a public DNS server.
@@ -67,7 +67,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Reached(Struct, frozen=True):
-    """A stream to a server that only the server can read, and the channel that binds a proof to it (`proof`)."""
+    """A stream that only the dialed server can read, and the channel that binds a proof to this stream (`proof`)."""
 
     stream: trio.abc.Stream
     channel: str

@@ -4,8 +4,8 @@
 
 Both sides prove their identity (`proof`). A dialer acts in one role, and accepts only the dialed server.
 
-A dial with one password takes at most three connections: cached nonce, stale nonce, fresh nonce. A proxy that requires
-a password may cost two more. The dialer keeps each server's challenge for the next dial.
+A dial with one password opens at most three connections, since the server may refuse a nonce as stale. A proxy that
+requires a password may cost two more. The dialer keeps each server's challenge for the next dial.
 
 During a change of passwords a server may have only the previous password or only the next one. If the server refuses
 the first credentials, the dialer tries the second credentials once. Open connections are not authenticated again.

@@ -1,4 +1,4 @@
-"""Joining servers, as seen by the leader: it invites them and brings them up to its own log.
+"""Joining servers, as seen by the leader: it invites them and replicates its log to them.
 
     connected ──▶ JoinClusterRequest ──accepted──▶ appends with entries go out as log packs
                         │ refused                   heartbeats and snapshot chunks go out unchanged
@@ -11,7 +11,7 @@ known end of the peer's log. If an append would leave a gap, the core gets the i
 A joining peer without extensions is a server of another implementation, which does not check its input. Without these
 rules it would corrupt its log or end its process:
 
-* Nothing is sent before the peer has accepted the invitation: until then the peer may lead its own cluster.
+* Appends and snapshots are sent only after the peer has accepted the invitation: before, it may lead its own cluster.
 * The first pack begins at index 1, regardless of the index that the peer reports, and precedes any heartbeat. The peer
   may have elected itself, with its own entry at index 1.
 * The offsets of a pack begin at the end of the peer's data file: the total size of the earlier packs (`log_pack`).
@@ -76,7 +76,10 @@ class JoiningPeer(Struct, eq=False):
         return self.accepted is True
 
     def on_join_reply(self, reply: wire.Reply) -> None:
-        """Handle a reply to an invitation. A peer without extensions refuses a second one while it catches up."""
+        """Handle a reply to an invitation; only the first reply can refuse it.
+
+        A peer without extensions refuses a second invitation while it catches up.
+        """
         if self.accepted is None:
             self.accepted = reply.accepted
             self._reply_received.set()
@@ -96,9 +99,9 @@ class JoiningPeer(Struct, eq=False):
         self._is_log_from_leader = self._is_log_from_leader and self._confirmed_end > 1
 
     def parts(self, append: core.AppendEntries) -> tuple[Part, ...] | Index:
-        """Return the parts to send for an append, in order; or the index that must be sent next instead.
+        """Return the parts to send for an append, in order; or the index of the entry that must be sent first.
 
-        That index belongs to a confirmed entry only if the peer has since reported an earlier end of its log.
+        The peer has confirmed this entry only if its log became shorter after the confirmation.
         """
         if append.entries and append.previous.index + 1 > (self._expected or 1):
             return self._expected or self._confirmed_end

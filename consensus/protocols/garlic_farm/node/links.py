@@ -9,9 +9,9 @@ with the correlation of its request. Messages of an extension are sent only to p
 *Heartbeats.* Replies leave a connection in order. So the reply to a heartbeat would wait for the reply to an append,
 which waits for the follower's disk. With a slow disk a healthy leader would lose its leadership. Therefore heartbeats
 use a second connection to the same peer if a request on the first connection has waited `owing_s` for its reply. The
-second connection is opened at the first need. A heartbeat that arrives before an earlier append is refused, since it
-refers to the entries of that append. So a heartbeat uses the second connection only if the last request was posted at
-least `overtaking_s` ago. A server of another implementation does not get a second connection.
+second connection is opened at the first need. A follower refuses a heartbeat that arrives before an earlier append,
+since the heartbeat refers to the entries of that append. So a heartbeat uses the second connection only if the last
+request was posted at least `overtaking_s` ago. A server of another implementation does not get a second connection.
 
 *The end of a peer's process.* If a connection breaks and the next one is refused, the core gets a `PeerEnded`. A last
 message of the peer may arrive after it, so each refusal within `ended_s` is reported. Later refusals are not reported:
@@ -191,7 +191,7 @@ class PeerLinks:
             link.disconnect()
 
     def describe(self) -> tuple[LinkView, ...]:
-        """Return the state of every link, without unused links to former members."""
+        """Return the state of every link in use."""
         return tuple(link.view() for link in self._links.values() if not link.is_unused)
 
 
@@ -369,12 +369,12 @@ class _Link:
         )
         if dialed.extensions and self._peer not in self._links.joining_peers:
             return made()
-        # This peer does not get a second connection, whose replies would show that it runs during a large request. So
-        # the timeout grows with the size of the request.
+        # This peer has no second connection, whose replies could show during a large request that the peer is alive. So
+        # the timeout assumes the rate of the slowest link.
         return made(least_bytes_per_s=SLOWEST_LINK_BYTES_PER_S)
 
     def _begin(self, dialed: Dialed) -> ClientConnection:
-        """Make the connection, which closes the stream when it runs, and post the waiting requests.
+        """Make the connection, whose `run` closes the stream at its end, and post the waiting requests.
 
         Raise `GarlicFarmError` if the invitation cannot be encoded.
         """

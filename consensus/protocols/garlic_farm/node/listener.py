@@ -13,7 +13,8 @@ source; at the limit the newest is refused. A quarter of the places is reserved 
 a few of them. The proven identity is stored in `PendingConnection.proven` before the connection takes a place.
 
 A server that the directory knows only by another member's signature does not have its own places. All servers of one
-signer together have the places, bytes and processor time of one server, and beyond that they count as clients.
+signer together have the places and bytes of one server. Beyond these places, and for processor time, they count as
+clients.
 """
 
 import ssl
@@ -136,8 +137,8 @@ class ConnectionPlaces:
         self._handshakes.pop(pending, None)
         self._established.add(pending)
         self._count(pending, member)
-        # All connections through the router have this source. If it counted as known, every unknown peer would count as
-        # a server.
+        # All connections through the router have the source `I2P_ROUTER`. If this source counted as known, every
+        # unknown peer would count as known.
         if member is not None and pending.voucher is None and pending.source != I2P_ROUTER:
             self._known.add(pending.source)
         return True
@@ -248,7 +249,7 @@ class GarlicFarmServer:
     ) -> None:
         """Serve TLS on `host` until canceled; reports the bound port, for a `port` of 0.
 
-        `bound`: listeners that are open already, in place of `host` and `port`; they are used up.
+        `bound` are open listeners, used in place of `host` and `port`, and closed at the end.
         """
         context = await trio.to_thread.run_sync(certificate.server_context)
         channel = tls_channel(certificate.fingerprint)
@@ -274,9 +275,9 @@ class GarlicFarmServer:
         bound: Sequence[trio.SocketListener] = (),
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve an I2P router's server tunnel, which connects here with decrypted streams. On loopback only.
+        """Serve an I2P router's server tunnel, which connects to `host` on loopback with decrypted streams.
 
-        `name` is the tunnel's name within I2P. Peers prove that they connected to this name. `bound` as for `listen`.
+        `name` is the tunnel's name within I2P; peers prove that they connected to it. `bound` are open listeners.
         """
         if not is_loopback(host):
             raise GarlicFarmError(

@@ -1,4 +1,4 @@
-"""The document's sequences that add and remove servers: the leader's side, and the dispatch of the five requests.
+"""The Garlic Farm document's sequences that add and remove servers: the leader's side, and five requests' dispatch.
 
     AddServerRequest ──▶ refuse │ accept: AddServerResponse, and afterwards
         JoinClusterRequest ──accepted──▶ the core replicates to the server: log packs, or the snapshot, in rounds
@@ -11,12 +11,13 @@ A request may be repeated safely: a change under way, or a complete addition, is
 change runs at a time: otherwise a second server would be invited, and then refused by the core.
 
 A server that supports only the document becomes a voter when it has caught up (the core's `CatchUp`), since the
-document does not have learners. If the leader fails before the configuration is appended, nothing remains; otherwise
-the next leader completes the change. A server without a vote joins by `add_learner`, with the same messages.
+document does not have learners. If the leader fails before it appends the configuration, nothing remains. After that,
+the next leader completes the change if it has the entry. A server without a vote joins by `add_learner`, with the same
+messages.
 
 `MemberRules` decides about additions and removals. The reason of a refusal goes to the operator as text, since the
-reply has only one bit for it. `Members` serves all five requests: `MemberRequests` those to a leader, `Joining` those
-to a joining or leaving server. A server with fixed members replies to each by `refuse`.
+reply has only one bit for it. `Members` passes requests to a leader to `MemberRequests`, and requests to a joining or
+leaving server to `Joining`. A server with fixed members replies to all five with `refuse`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -56,7 +57,7 @@ class MemberRules(Protocol):
         """Return the address of the server if it may be added."""
 
     def may_remove(self, server: ServerId, configuration: Configuration) -> str | None:
-        """Return None if it may be removed."""
+        """Return None if the server may be removed, else the reason."""
 
 
 class MembershipOptions(Struct, frozen=True):
@@ -206,7 +207,8 @@ class MemberRequests(TaskOwner):
     async def add_learner(self, newcomer: Server) -> ConfigurationResolved | None:
         """Invite a server and replicate to it, without a vote. Return None if it has not accepted the invitation.
 
-        The server is a member immediately, and gets log packs until it has the entries that the log had at its arrival.
+        The server becomes a member before it catches up. Then it gets log packs until it has every entry that the log
+        had at that time.
         """
         joining_peer, resolved = self._joining_peer(newcomer, None), None
         try:
@@ -222,7 +224,7 @@ class MemberRequests(TaskOwner):
         return resolved
 
     async def _bring_up(self, newcomer: int, joining_peer: JoiningPeer) -> None:
-        """Wait until the learner has the entries that the log has now, or is no longer a member."""
+        """Wait until the learner has the log's present entries, is removed, or this server loses its leadership."""
         goal = self._server.describe().raft.last.index
         try:
             while self._leads():
@@ -240,7 +242,7 @@ class MemberRequests(TaskOwner):
         self._metrics.add(ConnectionEvent.SNAPSHOT_CHUNKS_SENT, joining_peer.chunks)
 
     async def request_leave(self, leaving: int) -> None:
-        """Announce its removal to a server, if it can be reached. Its reply is ignored."""
+        """Announce the removal to the leaving server, if it can be reached. Its reply is only counted."""
         raft = self._server.describe().raft
         request = wire.LeaveClusterRequest(
             source=self._own_id,
@@ -306,7 +308,7 @@ def _server_of(request: wire.AddServerRequest) -> Server:
     if named.endpoint is None:
         raise malformed(f"a request to add server {named.server_id} without an endpoint")
     if not named.endpoint.isprintable():
-        # Such a server would stay in the log, and on operators' screens.
+        # Such an endpoint would stay in the log and appear on operators' screens.
         raise malformed(f"the endpoint of server {named.server_id} has characters that cannot be printed")
     return Server(server_id(named.server_id), named.endpoint)
 

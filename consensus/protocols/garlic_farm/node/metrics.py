@@ -179,7 +179,7 @@ class Metrics:
         self.counts[event] += number
 
     def incident(self, fault: Fault, peer: str, text: str, *, outgoing: bool = False) -> None:
-        """Count a fault, and report it unless the same one was reported a moment ago."""
+        """Count a fault; report it unless this fault of this peer, or too many of its kind, were reported recently."""
         self.counts[fault] += 1
         now = trio.current_time()
         reported_at = self._reported_at.get((fault, peer))

@@ -3,9 +3,9 @@
     encode_pack   an append with entries for a joining peer ──▶ SyncLogRequest, one log pack
     encode        any other request                         ──▶ its own message (`mapping`)
 
-A group of commands goes out in the core's bytes. Bytes of other entries are made here. The bytes of the last append are
-kept, since followers mostly get the same entries. Equal entries from the same index on have equal logs before them
-(Raft section 5.3), so no other comparison is necessary.
+For a group of commands, the encoder sends the core's bytes; it encodes other entries itself. The bytes of the last
+append are kept, since followers mostly get the same entries. Equal entries from the same index on have equal logs
+before them (Raft section 5.3), so no other comparison is necessary.
 """
 
 from consensus.core import messages as core
@@ -35,7 +35,7 @@ class RequestEncoder:
         self._known: tuple[tuple[WireEntry, ...], bytes] = ((), b"")
 
     def encode(self, request: core.Request, peer: int, extensions: frozenset[Extension]) -> bytes:
-        """Return the bytes for `peer`; raises `GarlicFarmError` for requests without support by peer or protocol."""
+        """Return the bytes for `peer`; raises `GarlicFarmError` if the peer or the protocol lacks the request."""
         log = None
         if not isinstance(request, core.AppendEntries):
             message = request_to_wire(request, peer, self._configuration_before)

@@ -193,7 +193,7 @@ class RequestReader(_MessageReader):
         log = bytes(memoryview(self._buffer)[at + _HEADER_BYTES : at + size])
         head: bytes | bytearray = self._buffer
         if size > READ_AHEAD_BYTES:
-            # Otherwise these bytes would stay in memory, outside of any budget, until the peer sends more.
+            # Otherwise the request's bytes would stay in the buffer, outside of any budget, until the peer sends more.
             head, at = bytes(head[at : at + _HEADER_BYTES]), 0
             self._free_taken()
         return _decode_whole(head, at, log, self._limits)

@@ -1,4 +1,4 @@
-"""One HTTP request of a client, and the head of its response: of the handshake, and of CONNECT at a proxy.
+"""One HTTP request of a client, and the head of its response: for the handshake, and for CONNECT at a proxy.
 
     request(…) ─▶ bytes        receive(bytes) ─▶ None while bytes are missing ─▶ status, headers, bytes after the head
 

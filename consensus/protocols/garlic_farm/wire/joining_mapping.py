@@ -67,7 +67,7 @@ def sync_reply_to_wire(reply: core.AppendReply, request: wire.SyncLogRequest) ->
     """Return the reply to a log pack.
 
     A leader of another implementation continues at the next index even after a refusal, and ends its process if that
-    lies beyond its log. So a refusal never names an index beyond the pack.
+    index lies beyond its log. So a refusal never names an index after the first of the pack.
     """
     next_index = reply.next_index if reply.success else min(reply.next_index, request.last_log_index + 1)
     return wire.SyncLogResponse(

@@ -1,8 +1,8 @@
-"""Limits on the data in memory that a peer can cause, and the ranges of the integers on this wire.
+"""Limits on the memory that a peer's messages use, and the ranges of the integers on this wire.
 
-The document calls all integers unsigned. The existing implementations are in Java: their ids are signed 32-bit integers
-(an unknown leader is -1), their terms and indexes signed 64-bit integers. Such a peer would read high values as
-negative. Both directions refuse these values, so that every server can store each term.
+The document (I2P proposal 150) calls all integers unsigned. The existing implementations are in Java: their ids are
+signed 32-bit integers (an unknown leader is -1), their terms and indexes signed 64-bit integers. Such a peer would read
+high values as negative. The encoders and decoders here refuse these values, so that every server can store each term.
 """
 
 from msgspec import Struct
@@ -20,7 +20,7 @@ class MessageLimits(Struct, frozen=True):
     """Bounds of decoding and encoding.
 
     Each entry that a server of this protocol accepts must fit the wire. Otherwise a leader could accept an entry and
-    never replicate it. The journal has room for more: the heads of other protocols' commands.
+    never replicate it. The journal's limit is higher, because other protocols' commands have heads.
     """
 
     log_bytes: int = GARLIC_FARM.max_command_bytes + 2 * 2**20

@@ -4,10 +4,10 @@
     record = term 8 │ value type 1 (1 application, 2 configuration; 66 with the extension) │ value
 
 A record does not contain its size: it ends at the next offset in the index. The index holds absolute offsets in a data
-file. Our receiver subtracts the first of them from all. JRaft, the running implementation, appends the records to its
-data file and the unchanged offsets to its index file. So the first offset of a pack for such a server must be the
-present size of its data file (`records_bytes` of all earlier packs). Records are not the wire form of log
-entries, although the document suggests it.
+file. Our receiver subtracts the first offset from all. JRaft, the other existing implementation, appends the records to
+its data file and the unchanged offsets to its index file. So the first offset of a pack for JRaft must be the present
+size of its data file (`records_bytes` of all earlier packs). Records are not the wire form of log entries, although the
+document (I2P proposal 150) suggests it.
 
 Compression is DEFLATE at zlib's default level under a gzip header without time or name, which gives the same bytes as
 JRaft. Inflating stops at a limit, for any announced size, which bounds the cost of a gzip bomb.

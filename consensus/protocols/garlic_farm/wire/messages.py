@@ -1,4 +1,4 @@
-"""The seventeen messages, one class each, and the extension messages between our own servers.
+"""The document's seventeen messages (I2P proposal 150), one class each, and this project's extension messages.
 
 Requests share one layout (a 45-byte header and zero or more log entries), replies another (26 bytes). The type byte and
 the permitted log entries distinguish the messages of one layout:
@@ -17,7 +17,7 @@ the permitted log entries distinguish the messages of one layout:
     TransferVoteRequest   68 → 69   none                    the successor's RequestVoteRequest, an extension
     ReadIndexRequest      70 → 71   none                    client → any server, an extension
 
-Codes 64 to 127 are ours; a server without an extension never receives one of its messages.
+Codes 64 to 127 belong to this project's extensions. A message of an extension goes only to servers that support it.
 """
 
 from collections.abc import Callable

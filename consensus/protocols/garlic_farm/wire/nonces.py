@@ -2,11 +2,11 @@
 
     nonce = hex( milliseconds 8 │ random 8 │ HMAC-SHA256(secret, milliseconds │ random), first 16 bytes )
 
-A challenge does not store anything, so a flood of them is free. Memory begins with the first authenticated use. For
-each nonce in use the highest `nc` is stored, and only a higher one is accepted, so a recorded request cannot be sent
-again. The table is bounded. When a nonce is dropped, its time of issue becomes the floor. Every nonce from before the
-floor counts as expired, so requests with a dropped nonce never become valid again. A refused client with the right
-password gets `stale`, and repeats the login with a fresh nonce.
+Challenges are not stored, so a flood of them does not use memory. For each nonce after its first authenticated use, the
+highest `nc` is stored, and only a higher one is accepted. So a recorded request cannot be sent again. The table is
+bounded. When a nonce is dropped, its time of issue becomes the floor. Every unused nonce from before the floor counts
+as expired, so requests with a dropped nonce never become valid again. A refused client with the right password gets
+`stale`, and repeats the login with a fresh nonce.
 
 The clock must not go back during the process. The secret is new in each process, which invalidates every older nonce.
 """
@@ -67,7 +67,7 @@ class NonceBook:
     def _make_room(self) -> None:
         if len(self._highest_count) < self._capacity:
             return
-        # An eighth in one step, so that a full table is not sorted for every new nonce. Fixed-width hex sorts by time.
+        # Drop an eighth in one step, so that a full table is not sorted for every new nonce. Hex digits sort by time.
         for nonce in sorted(self._highest_count)[: max(1, self._capacity // 8)]:
             del self._highest_count[nonce]
             self._floor_ms = max(self._floor_ms, int(nonce[:16], 16))

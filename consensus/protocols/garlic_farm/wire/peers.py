@@ -88,7 +88,7 @@ class ListedPeers:
     """The directory of servers with a fixed list of public keys; no server joins or is removed."""
 
     def __init__(self, key: Ed25519PrivateKey, keys: Mapping[int, bytes]) -> None:
-        """Make a directory; `keys`: the public keys by Raft id; the caller may fill it before the first handshake."""
+        """Make a directory; `keys` maps Raft ids to public keys, and may be filled until the first handshake."""
         self._key = key
         self._keys = keys
         self._public_key = key.public_key().public_bytes_raw()
@@ -103,7 +103,7 @@ class ListedPeers:
         return self._key.sign(data)
 
     def admissions(self) -> tuple[bytes, ...]:
-        """Return nothing: no server needs admissions."""
+        """Return an empty tuple: no server needs admissions."""
         return ()
 
     def judge(self, claim: Claim) -> Refusal | None:

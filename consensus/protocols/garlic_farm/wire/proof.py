@@ -13,9 +13,9 @@ also invalid, because a nonce with its count is accepted only once.
     fields   direction, role, own id, the other's id, cluster id, server nonce, client nonce, nc, channel,
              offered extensions, chosen extension, lease, SHA-256 of the introductions
 
-Ids are decimal. A missing value is an empty field. Introductions are hashed joined by commas. Admissions are not signed
-here: each has the signature of the admitting member. This signature is separate from TLS, because Python's `ssl` cannot
-check a client's certificate by a function or export keying material. It also works without TLS.
+Ids are decimal. A missing value is an empty field. The hash covers the introductions joined by commas. Admissions are
+not signed here: each has the signature of the admitting member. The proof is separate from TLS, because Python's `ssl`
+cannot check a client's certificate by a function or export keying material. It also works without TLS.
 """
 
 import base64

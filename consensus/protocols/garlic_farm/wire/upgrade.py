@@ -5,14 +5,14 @@
     client ──▶ request 2: the same with Authorization and Upgrade: websocket
     server ──▶ 101, and the same connection carries Raft's messages; or 401 again; or 403: the identity is refused
 
-After the 101 the stream is Raft's, not WebSocket frames. The client sends our own headers in request 2, and the server
-only to clients with the password. `X-Garlic-Cluster` is the cluster id; the reply to a mismatch is 409.
-`X-Garlic-Server` is the sender's Raft id. `X-Garlic-Proof` is a signature by the sender's identity (`proof`). With
-leases, `X-Garlic-Lease` has the promised milliseconds of refusing candidates. `X-Garlic-Peer` in the request is the
-Raft id of the intended server. The reply to an id without a proof is 403, with the kind of the refusal in
-`X-Garlic-Refusal`. `X-Garlic-Admission` proves the sender's identity to a side whose log lacks it, its own first.
-`X-Garlic-Introduction` carries introductions of the layer above, the sender's own first, if servers lack another way to
-discover each other. Both are opaque here.
+After the 101 the stream carries Raft's messages without WebSocket frames. The client sends this project's headers in
+request 2, and the server sends them only to clients with the password. `X-Garlic-Cluster` is the cluster id; the reply
+to a mismatch is 409. `X-Garlic-Server` is the sender's Raft id. `X-Garlic-Proof` is a signature by the sender's
+identity (`proof`). `X-Garlic-Lease` is the time in milliseconds for which the sender promises to refuse candidates.
+`X-Garlic-Peer` in the request is the Raft id of the intended server. The reply to an id without a proof is 403, with
+the kind of the refusal in `X-Garlic-Refusal`. `X-Garlic-Admission` carries admissions, which prove the sender's
+identity to a server whose log lacks it. `X-Garlic-Introduction` carries introductions of the layer above, if servers
+lack another way to discover each other. Both begin with the sender's own, and are opaque here.
 
 `Sec-WebSocket-Protocol` negotiates extensions: the client offers names in order of preference, and the server selects
 one (RFC 6455 allows no more). A name represents a set of extensions. A server of another implementation selects none
@@ -88,7 +88,7 @@ EXTENSION_SETS: dict[str, frozenset[Extension]] = {
 
 
 class Identity(Struct, frozen=True):
-    """A server's present claims: None until the cluster exists and has given it an id."""
+    """A server's present claims. Both ids are None until the cluster exists and has assigned a server id."""
 
     cluster_id: str | None = None
     server_id: int | None = None
@@ -111,7 +111,7 @@ class Identity(Struct, frozen=True):
 
 
 class HandshakeExchange(Struct, frozen=True):
-    """The fields that both proofs of one handshake cover, except the signer."""
+    """The fields that both proofs of one handshake cover, without the signer's own."""
 
     authorization: Authorization
     channel: str
@@ -121,7 +121,7 @@ class HandshakeExchange(Struct, frozen=True):
     def signed_by(
         self, signer: Identity, other_id: int | None, direction: ProofDirection, role: ConnectionRole, chosen: str = ""
     ) -> bytes:
-        """Return the bytes that `signer` signs for server `other_id`, its id of the other side."""
+        """Return the bytes that `signer` signs; `other_id` is the Raft id of the other side."""
         login = self.authorization
         ids = (signer.server_id, other_id, signer.cluster_id)
         nonces = (login.nonce, login.client_nonce, f"{login.nonce_count:08x}")

@@ -8,8 +8,8 @@ request 2. A `stale` reply replaces the nonce, and the next connection uses the 
 raises `GarlicFarmError`, with a text for the operator.
 
 Request 2 carries the proof of the caller's identity. The 101 carries the proof of the server's identity, and the caller
-checks it before any other field. A server without a proof of the expected identity is refused. A caller without a
-directory of identities is a client that shows the password alone and identifies the server by its certificate.
+refuses a server without a valid proof of the expected identity. A caller without a directory of identities is a client
+that shows the password alone and identifies the server by its certificate.
 """
 
 import base64
@@ -130,7 +130,7 @@ class UpgradeClient:
         channel: str,
         called: int | None = None,
     ) -> None:
-        """Begin a handshake; `channel` is the target of the connection, see `proof`; `called` the expected Raft id."""
+        """Begin a handshake; `channel` is the connection's target (`proof`), `called` is the expected Raft id."""
         self._channel = channel
         self._called = called
         self._own_identity = Identity()

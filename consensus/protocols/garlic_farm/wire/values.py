@@ -1,9 +1,9 @@
 """The values of log entries: five kinds, as plain data.
 
-An application's entry is the core's own `Entry` from the socket on. Its value is opaque bytes here (JSON by the
-document's application layer), and its wire form equals its form in the log. Every other value is a `LogEntry`, which
-the mapping translates. LogPack and SnapshotSyncRequest exist in requests only, never in a log; ClusterServer only in
-requests to add or remove a server.
+The decoder returns an application's entry as the core's own `Entry`. Its value is opaque bytes here (JSON by the
+document's application layer), and its wire form equals its form in the log. Every other value is part of a `LogEntry`,
+which the mapping translates. LogPack and SnapshotSyncRequest exist in requests only, never in a log; ClusterServer only
+in requests to add or remove a server.
 """
 
 from enum import IntEnum
@@ -35,7 +35,7 @@ class ClusterServer(Struct, frozen=True):
 
 
 class Configuration(Struct, frozen=True):
-    """A cluster's servers; `log_index` is its own entry's, `last_log_index` the previous configuration's.
+    """A cluster's servers; `log_index` is the index of this configuration, `last_log_index` that of the previous one.
 
     The document has only servers that vote. Old servers (C_old of a joint configuration) and learners are an extension.
     """
@@ -55,7 +55,7 @@ class Configuration(Struct, frozen=True):
 class LogPack(Struct, frozen=True):
     """A run of log entries for a server that catches up.
 
-    `first_offset` is the offset of the first record in a data file (`log_pack`); the index on the wire begins there.
+    `first_offset` is the offset of the first record in a data file (`log_pack`); the offsets on the wire begin with it.
     """
 
     first_offset: int
