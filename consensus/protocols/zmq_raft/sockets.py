@@ -93,7 +93,7 @@ class SocketOptions(Struct, frozen=True):
     handshake_ms: int = 5_000
     """Time limit of a handshake; then the connection is closed."""
     unacknowledged_ms: int = 10_000
-    """Time limit for an acknowledgment; then the connection is closed, and the connecting side opens it again."""
+    """Time limit for a TCP acknowledgment; then the connection is closed, and the connecting side opens it again."""
     max_frames: int = DEFAULT_LIMITS.max_frames
     max_message_bytes: int = DEFAULT_LIMITS.max_message_bytes
     curve: CurveServer | CurveClient | None = None
@@ -241,7 +241,7 @@ class ZmqSocket:
         """Hand over messages; return False if no message was waiting, and none has arrived since.
 
         After messages the result is True, so the caller reads again before it waits. Under load more messages have
-        arrived, and waiting for each would cost more than reading it.
+        arrived by then, and a wait would cost more than a read.
         """
         budget = SLICE_FRAMES if self._reads else 0
         try:
@@ -303,8 +303,8 @@ class ZmqSocket:
 class ZapAuthenticator:
     """Checks the keys of all clients that connect to a CURVE server of this context, by ZAP (RFC 27).
 
-    `is_listed` gets a public key of 32 bytes, and returns True to accept it. Make it before the servers bind. Raises
-    `OSError` if the context has one already.
+    `is_listed` gets a public key of 32 bytes, and returns True to accept the key. Make the authenticator before the
+    servers bind. Raises `OSError` if the context has an authenticator already.
     """
 
     def __init__(self, context: ZmqContext, is_listed: Callable[[bytes], bool]) -> None:

@@ -11,7 +11,7 @@ These are the states of the specification's "broken known leader state". Differe
 - Requests wait for one shared search; then each goes to the found leader. The specification sends the last request to
   each peer in turn. With 64 requests under way that would query each peer 64 times.
 - The turns overlap: after `turn_s` without a reply the next peer is queried too, and the first useful reply counts. So
-  a dead seed costs only a tenth of a second. Peers that did not reply, and peers that named them, are queried last.
+  a dead peer costs only a tenth of a second. Peers that did not reply, and peers that named them, are queried last.
 - If a peer does not reply to one request but serves others, it still leads; only that request is repeated.
 - Two peers that name each other count as peers without a leader, so a client does not alternate between them.
 

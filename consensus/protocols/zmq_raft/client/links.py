@@ -4,11 +4,10 @@
                      │ request id → Call
                      └◀── reply: decoded for its request, and given to its call
 
-By the specification, a client has one DEALER, which it connects to all peers or only to the leader. Such a socket
-distributes its messages in turn. So with several connections the receiver of a message is unknown, and a request for
-the leader may reach any peer. With a socket for each peer, a message reaches its target, and only the queried peer can
-reply. A dead peer does not delay messages to others. The messages are the same, and usually only the connection to the
-leader is open.
+By the specification, a client has one DEALER, which it connects to all peers or only to the leader. A DEALER sends its
+messages to its connections in turn. So with several connections a request for the leader may reach any peer. With a
+socket for each peer, a message reaches its target, and only the queried peer can reply. A dead peer does not delay
+messages to others. The messages are the same, and usually only the connection to the leader is open.
 
 No call here waits for a connection. A message for an absent peer stays in the socket's queue, and is lost with the
 socket when the link is closed. A reply without a request, or of another protocol, is dropped and counted. A request has
@@ -157,7 +156,7 @@ class ClientLink:
         self.served_s = -1.0
         """Time of the peer's last reply as a leader."""
         self.leftover_s = -1.0
-        """Time of the last reply to an ended request. Such a reply shows a slow link, and later replies wait for it."""
+        """Time of the last reply to an ended request. Such a reply shows a slow link, and delays later replies."""
         self._counters = counters
         self._calls: dict[RequestId, Call] = {}
         self._life = trio.CancelScope()
@@ -195,7 +194,7 @@ class ClientLink:
         self._calls.pop(request_id, None)
 
     def send(self, frames: Sequence[bytes]) -> None:
-        """Send a message, unless the link is closed. With a full queue, it counts as lost on the way."""
+        """Send a message, unless the link is closed. If the queue is full, the message is lost and counted."""
         if self._is_open and not self._socket.send(frames):
             self._counters[ClientEvent.NOT_SENT] += 1
 

@@ -8,10 +8,10 @@
        └── a redirect, no reply, entries out of order, a consumer so slow that the server drops the request
 
 A confirmation is sent when the consumer has taken the message. So a slow consumer slows the server down. Waiting
-messages are bounded: beyond `max_ahead` messages or `max_ahead_bytes` the reply is cut, and requested again later. Each
-request has its own id, so a late message of an abandoned request can neither leave a gap nor repeat entries. A server
-drops a request after 5 to 7 seconds, and would treat a later confirmation as a new request. So a late reader does not
-confirm, and starts a new request.
+messages are bounded: beyond `max_ahead` messages or `max_ahead_bytes` the reader discards the rest of the reply, and
+requests it again later. Each request has its own id, so a late message of an abandoned request can neither leave a gap
+nor repeat entries. After 5 to 7 seconds without a confirmation, a server drops the request, and would treat a later
+confirmation as a new request. So a late reader does not confirm, and starts a new request.
 
 *Slow links.* libzmq delivers only complete messages, so a slow message looks like a missing one. After a timeout the
 reader abandons that message and starts a new request. The abandoned message still arrives, before the later ones. It
@@ -47,9 +47,9 @@ from consensus.protocols.zmq_raft.wire.messages import (
 )
 
 _PATIENCE_MAX: Final = 5
-"""Limit for the factor of time for a peer with a slow disk, as in the package."""
+"""Limit for the factor of time for a peer with a slow disk, as in the npm package `zmq-raft`."""
 _SLOWNESS_MAX: Final = 256
-"""Limit for the factor of time on a slow link: 128 s, the time of the largest message at 1 Mbit/s."""
+"""Limit for the factor of time on a slow link: 128 s, enough for the largest entry (10 MiB) at 1 Mbit/s."""
 
 
 class LogEntryKind(StrEnum):
@@ -167,10 +167,9 @@ class _EntryStream:
         return NoReply.MOVED if self._is_cut else NoReply.SILENT
 
     def confirm(self, previous: Index, count: int | None, offset: int | None) -> None:
-        """Confirm the previous message.
+        """Confirm the previous message, unless the server may have dropped the request or has sent its last message.
 
-        The client does not send it if the server may have dropped the request, or has sent its last message. The server
-        would treat the confirmation as another request.
+        In these cases the server would treat the confirmation as another request.
         """
         now_s = trio.current_time()
         if now_s - self.sign_s > self._options.confirm_within_s and not self._is_over:
@@ -287,7 +286,7 @@ class LogReader:
         return None
 
     def _continues(self, reply: EntriesBatch | SnapshotPiece) -> bool:
-        """Return True if the message continues the previous one; an empty message does not."""
+        """Return True if the message continues the previous one; an empty message does so only at the end."""
         if isinstance(reply, EntriesBatch):
             if not reply.entries:
                 return reply.is_last

@@ -117,7 +117,7 @@ def _parts(entries: tuple[Entry, ...]) -> Iterator[tuple[Entry, ...]]:
 async def broadcast_log(log: FollowedLog, ident: bytes, send: Callable[[Sequence[bytes]], bool]) -> None:
     """Broadcast entries applied from now on, until canceled, while this server serves clients as the leader.
 
-    Entries applied before that time are left out: a server that starts replays its whole log.
+    Entries applied before it leads are left out: a server that starts replays its whole log.
     """
     sent: Index | None = None
     while True:

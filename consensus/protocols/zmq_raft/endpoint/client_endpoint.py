@@ -7,8 +7,8 @@
                       ├─ a type of two bytes or more ─────▶ the service's own handler, if it has one
                       └─ any other message is dropped and counted
 
-`receive` never raises and never waits: a socket's pump calls it with data from unknown senders. Malformed messages and
-messages of another cluster or between peers are dropped, as in the package.
+`receive` never raises and never waits: the task that reads the socket calls it with data from unknown senders.
+Malformed messages and messages of another cluster or between peers are dropped, as in the npm package `zmq-raft`.
 
 The log uses the request id of an update to execute it once. After a lost connection, a client repeats the request under
 another identity of the socket. So the endpoint stores the latest identity for each request until its final reply. If
@@ -48,7 +48,7 @@ class EndpointOptions(Struct, frozen=True):
     accepted_after_ms: Milliseconds = 0
     """Time before "accepted" is sent.
 
-    The reply prevents a client from repeating the update after 500 ms, but has the cost of the final reply. With 64
+    The reply prevents a client from repeating the update after 500 ms, but costs as much as the final reply. With 64
     updates under way, nearly all are committed within 50 ms. 0: immediately.
     """
 
@@ -141,7 +141,7 @@ class _Unanswered(Generic[A]):
 
 
 class ClientEndpoint:
-    """The endpoint of a server for clients.
+    """A server's endpoint for clients.
 
     `reply` sends frames to an identity, and returns False if its queue is full.
     """

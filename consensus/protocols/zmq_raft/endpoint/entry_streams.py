@@ -5,7 +5,7 @@
                                     └─ a new stream:  room ─▶ read ─▶ send ─▶ … ─▶ the end
 
     EntriesRequest of the same client and request id: confirms the oldest unconfirmed message. With a count of 0 it
-    ends the stream. If it does not match that message, messages were lost: it is a new request.
+    ends the stream. If it does not match that message, messages were lost, and it begins a new stream.
 
 A stream sends the entries applied at its start, so it ends even in a growing log. Up to five messages of 64 KiB may be
 unconfirmed; after a larger one, with one entry, the stream waits for its confirmation. For compacted entries the

@@ -3,9 +3,9 @@
     ServedLog ◀── the log of a ØMQ Raft peer, which takes updates and changes of its members
               ◀── the farm's log for a client endpoint, which may take updates
 
-An endpoint (`client_endpoint`) reads frames and sends replies; the log decides them. The log handles request ids: their
-freshness, their presence in the log, and their waiting clients. The endpoint handles client sockets: the target of a
-reply, and the number of messages sent ahead of their confirmations.
+An endpoint (`client_endpoint`) reads frames and sends the replies that the log decides. The log handles request ids:
+their freshness, their presence in the log, and their waiting clients. The endpoint handles client sockets: the target
+of a reply, and the number of messages sent ahead of their confirmations.
 
 A read covers one piece and does not keep files open, so thousands of clients may be in the middle of the log. This is a
 separate module because the endpoint and both logs import it, and do not import each other.
@@ -51,9 +51,9 @@ class ServedLog(Protocol):
         """Return the present state. Called for each message to a client, so it must be cheap."""
 
     async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
-        """Return committed entries from `first` on, at least one; none if they are compacted.
+        """Return at least one committed entry from `first` on; an empty tuple if the entries are compacted.
 
-        Raises `ServerBusyError` (try again in a moment) or `ServerStoppedError`. `ConsensusServer.read` does this.
+        Raises `ServerBusyError` (try again in a moment) or `ServerStoppedError`. `ConsensusServer.read` implements it.
         """
 
     async def read_snapshot(self, offset: int, limit_bytes: int) -> SnapshotChunk | None:
@@ -61,7 +61,8 @@ class ServedLog(Protocol):
 
         If `offset` is beyond its end, return an empty chunk with the offset `total_bytes`. None without a snapshot, or
         if it was replaced during the read. The chunk names its snapshot. Raises as `read` does.
-        `ConsensusServer.read_snapshot` does this. A log that decodes the snapshot may raise `SnapshotUnreadableError`.
+        `ConsensusServer.read_snapshot` implements it. A log that decodes the snapshot may raise
+        `SnapshotUnreadableError`.
         """
 
     def update(self, request: UpdateRequest, user: str | None, answer: Callable[[UpdateReply], None]) -> None:

@@ -2,9 +2,9 @@
 
     previous snapshot, entries up to the prune index ──▶ Compactor ──▶ file ──▶ the server's snapshot ──▶ a shorter log
 
-A snapshot covers the entries up to the *prune index* and no further. Later entries may have fresh ids, and a server
-must find these ids in its log after a restart (`executed_requests`). The package requires the same. Each peer compacts
-its own log; the bytes may differ from peer to peer.
+A snapshot covers the entries up to the *prune index*, the last index before the first entry with a fresh request id.
+After a restart a server must find the fresh ids in its log (`executed_requests`). The npm package `zmq-raft` requires
+the same. Each peer compacts its own log; the bytes may differ from peer to peer.
 
 `CommandCompactor` runs a program. Its standard input, with the most significant byte of each number first:
 
@@ -90,7 +90,7 @@ class CompactionOptions:
     log_bytes: int = 64 * 1024 * 1024
     """Least size of the log after the snapshot."""
     min_entries: int = 1000
-    """Least number of entries that a new snapshot replaces; it must also replace a quarter of all entries."""
+    """Least number of entries that a new snapshot replaces; it also replaces a quarter of those after the last one."""
     check_s: float = 10.0
     retry_s: float = 600.0
     """Delay before a retry after a failure."""

@@ -8,10 +8,10 @@
 does not reply at its URL in the log is tried at its URL in `peers` (`peer_transport`). A peer outside `peers` waits: it
 never campaigns, and begins to vote when a change of the members names it.
 
-*Times* are the package's defaults. A member with a longer election timeout than the others would never lead, and a
-member with a shorter one would replace a slow leader. An append without a reply counts as lost after 140 ms, or after
-half of the shortest election timeout if that is longer. If replies always take longer, entries are never committed. So
-this time also limits the round trip between members.
+*Times* are the package's defaults, so that all members have equal times. A member with a longer election timeout than
+the others would never lead, and a member with a shorter one would replace a slow leader. An append without a reply
+counts as lost after 140 ms, or after half of the shortest election timeout if that is longer. If replies always take
+longer, entries are never committed. So this time also limits the round trip between members.
 
 *The directory* belongs to one peer of one cluster, named in a note inside. `log` in it is the storage.
 """
@@ -139,7 +139,7 @@ def _ignore(_notice: PeerNotice) -> None:
 
 
 def unix_ms() -> Milliseconds:
-    """Return the clock of this machine."""
+    """Return this machine's time, in milliseconds since 1970."""
     return int(time() * 1000)
 
 
@@ -150,15 +150,15 @@ async def open_peer(
     """Run a peer for the block. `observe` gets roles, members, alarms and compactions immediately.
 
     Raises `PeerError` for invalid options or occupied addresses, and `StorageError` for a directory that cannot be
-    used. An error of the disk leaves the block unwrapped.
+    used. An error of the disk leaves the block without an exception group around it.
     """
     bind_url = _checked(options)
     await trio.to_thread.run_sync(_claim_directory, options)
     founders = configuration_of(options.peers)
     machine = ExecutedRequests(RequestTable(options.max_request_ids), unix_ms, options.log.window)
     with zmq_context() as context:
-        # The transport, the members and the notices need parts made from the server. Messages and notices come only
-        # after the server has started, when all parts exist.
+        # The callbacks here use parts that are made later, from the server. They are called only after the server has
+        # started, when all parts exist.
         transport, broadcast = _bound(
             context,
             options,

@@ -7,8 +7,8 @@
 message id, and the peer repeats its reply. If the core repeats a request with other contents, the new request has
 another id and replaces the first.
 
-*An append with entries* is sent once. A follower of the npm package `zmq-raft` ends if it receives the same append
-again over another connection after it has committed the entries. So a lost append is not repeated. The core notices the
+*An append with entries* is sent once. The npm package `zmq-raft` crashes if a follower receives the same append again
+over another connection after it has committed the entries. So a lost append is not repeated. The core notices the
 overdue reply, and probes from the end of its log (`Features.probes_from_the_end`), which harms no server.
 
 *Late replies.* A reply to a replaced request has only the message id. So the link keeps the last requests, each for one

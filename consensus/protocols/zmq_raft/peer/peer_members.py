@@ -21,7 +21,7 @@ from consensus.protocols.zmq_raft.client.client import ClientError, connect
 from consensus.protocols.zmq_raft.peer.peer_transport import PeerTransport
 
 _DEPARTURE_S: Final = 5.0
-"""Seconds that a server stays reachable after its removal: longer than the core still sends the log to it."""
+"""Seconds that a server stays reachable after its removal: longer than the core continues to send the log to it."""
 _ASKING_S: Final = 1.0
 
 

@@ -71,7 +71,7 @@ class _LastRequest(Struct):
 
 
 class _Transfer(Struct):
-    """A snapshot from a leader: its name and the members; None until they are known."""
+    """A snapshot from a leader; `configuration` is None until the members are known."""
 
     term: Term
     last: LogId
@@ -94,8 +94,8 @@ class PeerTransport:
     """The `Transport` of the server `own_id` in the cluster `ident`, which listens at `url` from now on.
 
     `clients` gets the identity and the frames of each message that is not from a peer, and must not wait or raise.
-    `reply` sends the replies. `snapshot` returns this server's stored snapshot. `url` is `tcp://IP:port`;
-    `bound_url` has the port that 0 became.
+    `reply` sends the replies. `snapshot` returns this server's stored snapshot. `url` is `tcp://IP:port`; if the port
+    is 0, `bound_url` has the actual port.
 
     A peer's request gets a reply only if its sender is in the list of `members`. So the list of a joining server must
     contain the leader that will contact it. Raises `OSError` if it cannot listen.

@@ -9,12 +9,12 @@
 
 The table (`executed_requests`) contains only committed entries, so two cases need special rules.
 
-*A new leader* may hold entries of older terms whose commitment is unknown, and clients may repeat their requests. So it
-holds updates back until it has applied all entries that its log held at its election; Raft commits them within a round.
+*A new leader* may hold entries of older terms whose commitment is unknown, and clients may repeat their requests. So
+the leader delays updates until it has applied all entries that its log held at its election, usually a round trip.
 
 *A leader that loses leadership* may have updates waiting for a batch. After a later election it could submit an update
-that another leader has committed for the client since then. So updates outside the core are withdrawn when the role
-changes.
+that another leader has committed for the client since then. So updates that the core does not have yet are withdrawn
+when the role changes.
 
 A client gets UpdateCommitted when the entry is applied here, so that its next RequestEntries reads it. *Changes of the
 members* use joint consensus and count as committed with C_old,new, whose entry carries the request's id.
@@ -300,7 +300,7 @@ class ReplicatedLog:
             change.answer(wire.ChangeRedirect(change.request.request_id, leader))
 
     def _refusal(self, request: wire.ChangeRequest) -> wire.ChangeReply | None:
-        """Return the reason why a change cannot begin now, in the package's order; None if it can."""
+        """Return the reason why a change cannot begin now, in the order of the npm package; None if it can."""
         request_id, peers = request.request_id, request.peers
         if self._is_expired(request_id):
             return wire.ChangeExpired(request_id)

@@ -5,7 +5,7 @@
     broadcast = ident │ term │ last applied │ entry …          from a PUB socket
 
 The specification defines the frames of each message and their types (`frames`). A reply does not name its request: the
-reader supplies the type of the request. In the open points of the specification, the codec behaves like the package:
+reader supplies the type of the request. In the specification's open points, the codec acts like the npm package:
 
 * Frames after the last one of a message are ignored, except for entries.
 * RequestEntries may end after the previous index or after the count. A confirmation with the next offset in the

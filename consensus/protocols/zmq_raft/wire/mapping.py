@@ -40,8 +40,8 @@ def request_to_wire(
 ) -> wire.PeerRequest:
     """Return the wire form of a request to a peer; `snapshot_bytes` is the size of a chunk's whole snapshot.
 
-    Raises `ZmqRaftError` for a request without a message in the protocol, and for an id of another protocol. An earlier
-    chunk must not reach the snapshot's end.
+    Raises `ZmqRaftError` for a request without a message in the protocol, and for an id of another protocol. It also
+    raises this error if a chunk reaches the snapshot's end and is not the last.
     """
     match request:
         case core.AppendEntries(term=term, leader=leader, previous=previous, entries=entries, commit=commit):

@@ -15,7 +15,7 @@ From clients, each with the reply or replies that the specification permits (`re
     CustomRequest         of a type of two bytes or more: for the service's own state machine
 
 `StateBroadcast` comes by PUB. `codec` has the frames and their types, and `request_ids` the freshness of requests.
-Entries are the core's (`entries`): the id of the request of an entry is the head of its data.
+Entries are the core's `Entry` (`entries`): the data of an update begins with its request id.
 """
 
 from msgspec import Struct
@@ -193,7 +193,7 @@ class ChangeRedirect(Struct, frozen=True):
 
 
 class ChangeRefused(Struct, frozen=True):
-    """The peers cannot be a configuration: the name and the message of an error."""
+    """The final refusal of a change: the name and the message of an error."""
 
     request_id: RequestId
     name: str

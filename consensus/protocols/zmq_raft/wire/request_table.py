@@ -116,9 +116,9 @@ class RequestTable:
         return request_seconds(request_id) <= self._floor_seconds
 
     def forget_before(self, seconds: int) -> None:
-        """Drop the ids from before `seconds` (Unix time), because they have expired.
+        """Drop the ids from before `seconds` (Unix time), because they have expired; do not add such ids later.
 
-        Until the next call, such ids are not added, either.
+        A later call with an earlier time permits them again.
         """
         oldest = self._oldest = max(0, min(seconds, 2**32 - 1)).to_bytes(4) + bytes(REQUEST_ID_BYTES - 4)
         if self._recent and min(self._recent) < oldest:
