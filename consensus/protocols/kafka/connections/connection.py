@@ -7,8 +7,8 @@
 
 Replies come in the order of the requests, so the next frame belongs to the head of a queue. If the head does not get
 its reply in time, the connection ends, as in Kafka's clients: later replies would wait for it. The connection has one
-deadline. When the deadline passes and its request has a reply, it is set again for the next request. So a request does
-not cost a task, a scope, or a change of the deadline.
+deadline. If the request has its reply when the deadline passes, the deadline is set for the next request. So a request
+does not cost a task, a scope, or a change of the deadline.
 
 The timeout detects an unresponsive peer. Bytes of an incomplete reply extend it (`net.transfer_time`), and `arriving`
 reports them to the caller: a slow reply would otherwise be requested again and again. A larger request has a longer
@@ -129,9 +129,9 @@ class KafkaConnection:
     ) -> None:
         """Send a request immediately. The request permits the server to wait for `wait_ms`.
 
-        `on_reply` is called once, later, and `arriving` when parts of the reply come before. Raises
+        `on_reply` is called once, later; `arriving` is called when parts of the reply arrive. Raises
         `KafkaConnectionError` if the connection has ended, has too many waiting requests, or lacks a common version of
-        this API. Raises `KafkaWireError` for a message without a form in any version.
+        this API. Raises `KafkaWireError` for a message that this version cannot express.
         """
         if self.ended is not None:
             raise KafkaConnectionError(f"the connection to {self.peer} is over: {self.ended}")

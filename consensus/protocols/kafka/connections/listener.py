@@ -92,7 +92,7 @@ class ListenerOptions(Struct, frozen=True):
     """Time from the first byte of a request to its last, in addition to the transfer time of its size
     (`net.transfer_time`)."""
     answer_s: float = 600.0
-    """Time limit of a service; a group waits as long for its members as they request."""
+    """Time limit of a service, above the longest wait of a consumer group for its members (300 s)."""
     send_s: float = 60.0
     """Time for the client to take a reply, in addition to the transfer time of its size."""
     refused_login_s: float = 0.1
@@ -123,7 +123,7 @@ class _ClientSession(Struct):
 
 
 class _Holding(Struct):
-    """Counters of the bytes held by a connection; each is called with the present number."""
+    """Functions that record the bytes that a connection holds; each gets the present number."""
 
     request: Callable[[int], None]
     answer: Callable[[int], None]
@@ -339,7 +339,7 @@ class KafkaListener:
     async def _respond_behind(
         self, session: _ClientSession, holding: _Holding, response: bytes | None, size_bytes: int
     ) -> None:
-        """Send the response to an overlapping request. The connection's deadline applies to a later request."""
+        """Send the response to an overlapping request, within `send_s`: the session's deadline is for later requests."""
         frames, sent_bytes = session.frames, 0 if response is None else len(response)
         if response is not None and not frames.send_now(response):
             holding.answer(sent_bytes)

@@ -33,10 +33,10 @@ class QueryBudget:
         self._high_watermark = -1
         self._grew_s = -inf
         self._used_until_s = -inf
-        """End of the time that the queries so far have taken from the connection's share."""
+        """The time until which the queries so far have used up the connection's share."""
 
     def charge(self, began_s: float, high_watermark: int) -> None:
-        """Count a query that began at `began_s`; `high_watermark` is the present one of the log."""
+        """Count a query that began at `began_s`; `high_watermark` is the log's present high watermark."""
         now_s = trio.current_time()
         if high_watermark != self._high_watermark:
             is_first, self._high_watermark = self._high_watermark < 0, high_watermark

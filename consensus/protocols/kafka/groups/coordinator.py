@@ -13,9 +13,9 @@ the leader.
 *A new leader* lacks the list of the members. If it replied UNKNOWN_MEMBER_ID, clients would drop their partitions
 without storing their positions, and read records twice. So for `takeover_ms` it accepts members of former leaders.
 Their heartbeats get REBALANCE_IN_PROGRESS, upon which clients commit their offsets and join a new round, both under
-their member id. Generations of a later term are higher, so a member removed by this leader is not accepted. But a
-member that the previous leader removed may be accepted. It may commit an older offset than the group's, so entries may
-be read twice, but they are never skipped.
+their member id. Generations of a later term are higher, so the leader can distinguish former leaders' members from
+members that it has removed itself, which it refuses. But it may accept a member that the previous leader removed. Such
+a member may commit an older offset than the group's, so entries may be read twice, but they are never skipped.
 """
 
 from collections.abc import Mapping

@@ -6,17 +6,17 @@
       └───────────────────────────┼─┘                                           │ a member joins, leaves or times out
                                   └─────────────────────────────────────────────┴───────────────────────────────┘
 
-The classic protocol (KIP-62, KIP-394, KIP-345). Reasons are in docs/explanation/other-protocols.md. A *generation* is
-one round of assignment. All JoinGroups get their replies together, since the leader needs the list of members.
-Heartbeats' replies announce a new round (REBALANCE_IN_PROGRESS). A waiting request has a *ticket*;
-a later call returns its reply:
+This is the classic protocol (KIP-62, KIP-394, KIP-345); docs/explanation/other-protocols.md explains its use here. A
+*generation* is one round of assignment. All JoinGroups get their replies together, since the leader needs the list of
+members. Heartbeats' replies announce a new round (REBALANCE_IN_PROGRESS). A waiting request has a *ticket*; a later
+call returns its reply:
 
     call(ticket, …, now_ms) ──▶ [TicketAnswer(ticket, answer), …]  and   deadline_ms, the time to call `expire`
 
 A second JoinGroup or SyncGroup of a member replaces the first; the first is refused. The group removes a member after
 its session timeout without requests. It also removes a member that does not join a round or request its assignment
-within the longest rebalance timeout. A static member (`group.instance.id`) stays until its session is over. Its
-restarted instance comes without a member id and replaces it, usually without a new round.
+within the longest rebalance timeout. A static member (`group.instance.id`) that does not join a round stays until its
+session is over. Its restarted instance comes without a member id and replaces it, usually without a new round.
 """
 
 from collections import Counter
@@ -52,7 +52,7 @@ class JoinRequest(Struct, frozen=True):
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
-    """Assignment methods by preference: the name of each, and the member's metadata for its leader."""
+    """Assignment methods by preference: the name of each, and the member's metadata for the group's leader."""
     needs_known_id: bool = False
     """True if the consumer must get a member id first (KIP-394)."""
     may_skip_assignment: bool = False
@@ -475,7 +475,7 @@ class ConsumerGroup(Struct):
             self._instances.pop(member.request.instance_id, None)
 
     def _advance_rebalance(self, now_ms: int) -> None:
-        """Continue after members were removed."""
+        """Begin or continue a round after members were removed."""
         self._prepare(now_ms)
         self._complete_if_all_joined(now_ms)
 

@@ -6,9 +6,9 @@
 
 *Epochs.* A request with a lower epoch than the topic's gets FENCED_LEADER_EPOCH, with a higher one
 UNKNOWN_LEADER_EPOCH: the client then requests Metadata and retries (KIP-320). An epoch ends at the first committed
-entry of a later one. Without such an entry the reply is `MAX_OFFSET` (no known end), since the server may lag. The API
-must be served, because kafka-python would otherwise repeat the request forever. The reply for an epoch that the cluster
-never had is -1; then clients apply their reset policy.
+entry of a later one. Without such an entry the reply is `MAX_OFFSET` (no known end), since the server may lag.
+OffsetForLeaderEpoch must be served, because kafka-python would otherwise repeat the request forever. The reply for an
+epoch that the cluster never had is -1; then clients apply their reset policy.
 
 docs/explanation/other-protocols.md explains the ends of epochs, and the reply to an offset beyond the high watermark.
 

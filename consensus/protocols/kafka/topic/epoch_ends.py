@@ -11,7 +11,7 @@ Without a final entry of a later term, a server does not know the end, since it 
 as truncated. A term later than the server's own may be unknown to this server alone, so the server waits for a read
 barrier. If the term is still unknown then, it belongs to another log, such as the log of a farm before its recovery.
 
-This is a separate module because a quorum's log and a farm's log are served by different topics.
+This is a separate module because the topic of a quorum's log and the topic of a farm's log both use it.
 """
 
 from collections.abc import Awaitable, Callable

@@ -52,7 +52,7 @@ class Limits(Struct, frozen=True):
     max_response_bytes: int = 64 * 1024 * 1024
     max_request_elements: int = 2_000
     """Limit of all arrays of one request together: an element of two bytes takes hundreds in memory. Hundreds of
-    requests may wait for their replies. There is one topic of one partition.
+    requests may wait for their replies. Clients need few elements, since there is only one topic with one partition.
     """
     max_elements: int = 100_000
     """Limit of all arrays of one response together."""

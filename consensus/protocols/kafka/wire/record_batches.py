@@ -129,7 +129,7 @@ def decode_tails(data: bytes, at: int, head: BatchHead, limits: Limits = DEFAULT
         tails = [(head.max_timestamp_ms, tail) for _, tail in tails]
     times = [time for time, _ in tails]
     least, most = min(times), max(times)
-    # A reply may begin a batch at any of these records, so the time between any two of them must have 64 bits.
+    # A reply may begin a batch at any of these records, so the time between any two of them must fit into 64 bits.
     if least < -_MAX_NUMBER or most > _MAX_NUMBER or most - least > _MAX_NUMBER:
         raise KafkaWireError(f"the records of a batch have times from {least} to {most} ms")
     return tails

@@ -63,7 +63,8 @@ class UnknownUsers(Struct, frozen=True):
     """Credentials of a server for names without a user.
 
     A change of the users changes the salts of all unknown names, but not the salts of the users. So an observer of the
-    salts before and after the change can recognize users. With a new secret at each start, each restart would do this.
+    salts before and after the change can recognize users. The secret is derived from the users, because with a random
+    secret each restart would also change these salts.
     """
 
     secret: bytes
