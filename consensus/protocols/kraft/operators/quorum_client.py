@@ -199,9 +199,9 @@ class QuorumClient:
         find: Callable[[KafkaConnection], Awaitable[tuple[F, _Place | None]]],
         question: Callable[[KafkaConnection, F], Awaitable[T]],
     ) -> T:
-        """Return the reply of the leader that `find` gets from the first server that knows it, within the time limit.
+        """Return the leader's reply to `question`, within the time limit; `find` gets the leader from a server.
 
-        Without a place of the leader, that server gets the question.
+        If `find` does not return the leader's address, the same server gets the question.
         """
         reasons: dict[_Place, str] = {}
         deadline_s = trio.current_time() + self._timeout_s

@@ -104,7 +104,7 @@ class QuorumDirectory(Struct, frozen=True):
             ) from error
 
     def read_users(self) -> ScramUsers | None:
-        """Return the users of SCRAM, or None if it was formatted without users. Raises `QuorumDirectoryError`."""
+        """Return SCRAM's users, or None if the directory was formatted without users. Raises `QuorumDirectoryError`."""
         file = self.path / USERS_FILE
         try:
             return decode_users(file.read_bytes()) if file.exists() else None
@@ -155,8 +155,8 @@ def format_directory(
 ) -> QuorumDirectory:
     """Make the directory of a server, as `kafka-storage format` does; raises `QuorumDirectoryError`.
 
-    With static voters, `standalone` and `initial` are not allowed. Without them: `standalone` creates a quorum of this
-    server alone, `initial` one of several, and otherwise the server joins an existing quorum.
+    With static voters, `standalone` and `initial` are not allowed. Without static voters, `standalone` creates a quorum
+    of this server alone, and `initial` creates a quorum of several. Otherwise the server joins an existing quorum.
     """
     _check_cluster_id(cluster_id)
     if settings.voters and (standalone or initial):

@@ -3,7 +3,7 @@
     controller.properties ──▶ parse_properties ──▶ {name: text} ──▶ voter_settings ──▶ VoterSettings
 
 A Kafka setting without effect here is refused by name. So an operator who copies a file from Kafka sees which lines
-would not have an effect. If a default differs from Kafka's, the field documents the reason.
+would not have an effect. If a default differs from Kafka's, the field documents the difference.
 
 *Times.* Kafka has three times. `fetch.timeout` is for a follower without contact to its leader, `election.timeout` for
 a candidate without a majority. `election.backoff.max` bounds a random pause after a lost election.

@@ -15,7 +15,7 @@ refusal.
 The tools send DescribeCluster to any server, and then send requests to the leader in the reply. So the reply must
 contain the leader's address. Our server does not keep Kafka's metadata: a controller that tries to register gets
 NOT_CONTROLLER. The controller retries at least twenty times a second, and logs each attempt. So our server delays the
-reply (`registration_pause_s`). Each caller uses a separate connection for this.
+reply (`registration_pause_s`). Other requests do not wait, because each caller uses a separate connection for this.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping

@@ -6,8 +6,8 @@
 
 *Idempotence.* The leader takes the batches of a producer one at a time. It checks a batch only when the outcome of the
 previous one is known, even if the client of the previous one no longer waits. Otherwise a batch repeated after its
-timeout would be written twice. The reply to a batch does not wait for its application. The check of the next batch
-waits for it, because the state machine has the table of producers.
+timeout would be written twice. The reply to a batch does not wait until the batch is applied. But the check of the next
+batch waits for this, because the state machine has the table of producers.
 
 A producer belongs to the user who requested its id; batches of other users are refused. The request for an id does not
 contain the user if another server passes it on. Then the id belongs to its first writer: before the first batch, the

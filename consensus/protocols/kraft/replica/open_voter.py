@@ -165,7 +165,7 @@ async def open_voter(
     """Run a server for the block. `observe` gets roles, voters and alarms, and must return immediately.
 
     Raises `SettingsError`, `QuorumDirectoryError`, `VoterError` or `StorageError`, each with the remedy. An error of
-    the disk leaves the block unwrapped.
+    the disk leaves the block without an exception group around it.
     """
     options = options or VoterOptions()
     directory = await trio.to_thread.run_sync(read_directory, check_settings(settings))
@@ -303,7 +303,7 @@ class _VoterParts:
         )
 
     def services(self, server: ConsensusServer, administration: AdminService, topic: LogTopic) -> tuple[Service, ...]:
-        """Return the services of the listener; Fetch is shared by replicas and consumers if a service has both."""
+        """Return the listener's services; a service with the consumers' Fetch is combined with the replicas' Fetch."""
         quorum = QuorumService(
             server,
             self.names,

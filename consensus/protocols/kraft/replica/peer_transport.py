@@ -7,9 +7,9 @@
 The rules are in docs/reference/kraft.md: 'Connections, retries, times' has the reason for two connections and the
 retries, 'Slow links' the sizes of fetches. Each connection is opened at its first use.
 
-*Pre-vote* does not exist before version 2 of Vote. After connecting, the core learns if the peer supports pre-votes,
-and counts a pre-vote of a peer without support as granted (KIP-996). A pre-vote that waits for such a connection is
-dropped.
+*Pre-vote* does not exist before version 2 of Vote. Each new connection reports to the core if the peer supports
+pre-votes. The core counts a pre-vote of a peer without support as granted (KIP-996). A pre-vote that waits for a
+connection to such a peer is dropped.
 
 *Addresses.* An unreachable or misidentified peer is tried at other places in turn (`elsewhere`), because the recorded
 address may be wrong (docs/explanation/other-protocols.md). When the server at a place has proven to be this peer
@@ -198,7 +198,10 @@ class _Lane:
         return True
 
     def _substitute(self) -> Place | None:
-        """Return a bootstrap server to query instead: at every second call, or always without a recorded address."""
+        """Return a bootstrap server to query instead of the peer, in every second call, or if the peer has no address.
+
+        Only fetches use bootstrap servers.
+        """
         others = self._transport.bootstrap()
         self._tries += 1
         if self._purpose is Purpose.REPLICATION and others and (self._recorded is None or self._tries % 2 == 0):

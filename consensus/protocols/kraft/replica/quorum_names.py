@@ -7,7 +7,7 @@ from it.
 
 An address in a message is a claim of the sender, so it does not replace a voter's configured address. For an id outside
 the configuration, such an address is the only known one. A server that was offline during a change of the voters may
-reach the leader only by it. These addresses are stored for the last `ANNOUNCED_IDS_MAX` ids.
+reach the leader only at such an address. These addresses are stored for the last `ANNOUNCED_IDS_MAX` ids.
 
 The configuration may be wrong, and only a leader can correct it. So the newest `ADDRESSES_PER_ID_MAX` addresses in
 messages are kept for every voter, to be tried if the configured one fails (`elsewhere`). A server found there must

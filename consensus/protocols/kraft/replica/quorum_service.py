@@ -138,7 +138,7 @@ class QuorumService:
         return apis
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """Return the feature of fetches; the owner of the log reports the level of `kraft.version`."""
+        """Return the feature of fetches; `AdminService` reports the level of `kraft.version`."""
         return {FETCH_SIZES: (1, 1, None)}
 
     async def answer(self, request: QuorumRequest, caller: Caller) -> QuorumResponse:

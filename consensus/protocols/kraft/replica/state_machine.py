@@ -81,7 +81,7 @@ class Producer(Struct):
 
 
 def owner_of(principal: str | None) -> str:
-    """Return the user's name in the log: of one length, and unreadable for readers of the log. Empty without a name."""
+    """Return the user's name in the log, a hash of fixed length that readers cannot reverse; empty without a name."""
     return "" if principal is None else hashlib.sha256(_OWNER_PURPOSE + principal.encode()).hexdigest()[:_OWNER_DIGITS]
 
 

@@ -1,4 +1,4 @@
-"""Kafka's control records: two for the core (LeaderChange, Voters), and three of a snapshot.
+"""Kafka's control records: two for the core (LeaderChange, Voters), and three others.
 
     type                key: version 2 │ type 2           value: a version 2, then                    tagged fields last
     2 LeaderChange      a new leader's first record       leader 4 │ voters │ voters that granted     id 4 │ tags
@@ -12,7 +12,8 @@
 
 *LeaderChange is written in version 0 only.* Kafka's controllers stop at any other version, even standby controllers.
 Version 0 lacks directory ids, so a no-op contains only the ids of replicas. This also applies to the leader's own log,
-because entries must not differ between replicas. Other contents are not decoded: the core does not need them.
+because entries must not differ between replicas. Other control records, and later versions of LeaderChange, are not
+decoded: the core does not need them.
 
 *Voters* that cannot be decoded are refused, because the core could not use the configuration. The core's configuration
 lacks the kraft.versions of each voter. All present servers support 0 and 1. Other versions are stored as bytes with the

@@ -12,7 +12,7 @@ The first record of a batch has its base sequence, each further one the next. No
 head (`no_op_head`, `configuration_head`); the head of a configuration also contains unusual versions of its voters
 (`voters_of`).
 
-A replica gets whole batches (`batches_for_replicas`); a partial one would be a separate batch to it.
+A replica gets whole batches (`batches_for_replicas`), because it would treat a part of a batch as a separate batch.
 `entries_of` restores the leader's entries byte for byte.
 
 *Trust.* `fetched_entries` checks that a leader's batches have offsets without a gap, epochs that do not fall, and valid

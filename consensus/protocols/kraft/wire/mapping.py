@@ -119,7 +119,7 @@ class Answering(Struct, frozen=True):
     term: Term | None = None
     """Term of `leader`; None means the reply's term."""
     began: LogId | None = None
-    """The index of the leader's first entry of its epoch: lower commit indexes are not sent. None if all are sent."""
+    """Index and term of the leader's first entry of its epoch: lower commit indexes are not sent. None: all are sent."""
 
     def leader_in(self, term: Term) -> ServerId | None:
         """Return the leader of `term`, if known."""
@@ -211,8 +211,8 @@ def reply_from_wire(
 ) -> core.Reply:
     """Return the core form of a peer's reply to `request`.
 
-    Raises `KafkaWireError` for another kind of reply, or for an error outside Raft. The request failed, and the core
-    sends it again later.
+    Raises `KafkaWireError` for another kind of reply, or for an error outside Raft. In both cases the request has
+    failed, and the core sends it again later.
     """
     match response, request:
         case quorum.VoteResponse(), core.RequestVote():

@@ -51,7 +51,7 @@ def leader_of(leader_id: int, names: Names) -> ReplicaKey | None:
 
 
 def leader_key(leader_id: int, names: Names) -> ReplicaKey:
-    """Return the leader of this id. Our id is ours even if we do not vote: we may have removed ourselves."""
+    """Return the leader of this id. Our own id means this replica, even if it has removed itself from the voters."""
     local = names.local()
     return local if leader_id == local.id else names.voter_key(leader_id) or ReplicaKey(leader_id)
 

@@ -52,7 +52,7 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class KafkaSnapshotForm:
-    """The form (`consensus.storage.snapshot_form.SnapshotForm`)."""
+    """The `SnapshotForm` (`consensus.storage.snapshot_form`) of Kafka's snapshots."""
 
     file_format = 3
 
