@@ -16,7 +16,7 @@ checks a pack like every append.
 
 A leader of another implementation omits the term of the entry before a pack. This server knows the term if the pack
 continues the previous pack of that leader and term, or a snapshot. Otherwise it refuses the pack with the index to
-continue from. An order to leave is only reported: the removal itself is an entry of the log, which the leader appends
+continue from. An order to leave is only reported. The removal itself is an entry of the log; the leader appends it
 unless it loses its leadership first.
 """
 

@@ -369,8 +369,8 @@ class _Link:
         )
         if dialed.extensions and self._peer not in self._links.joining_peers:
             return made()
-        # This peer has no second connection, whose replies could show during a large request that the peer is alive. So
-        # the timeout assumes the rate of the slowest link.
+        # This peer does not get a second connection, whose replies could show that the peer is alive during a large
+        # request. So the timeout assumes the rate of the slowest link.
         return made(least_bytes_per_s=SLOWEST_LINK_BYTES_PER_S)
 
     def _begin(self, dialed: Dialed) -> ClientConnection:

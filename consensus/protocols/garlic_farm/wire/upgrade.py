@@ -8,7 +8,7 @@
 After the 101 the stream carries Raft's messages without WebSocket frames. The client sends this project's headers in
 request 2, and the server sends them only to clients with the password. `X-Garlic-Cluster` is the cluster id; the reply
 to a mismatch is 409. `X-Garlic-Server` is the sender's Raft id. `X-Garlic-Proof` is a signature by the sender's
-identity (`proof`). `X-Garlic-Lease` is the time in milliseconds for which the sender promises to refuse candidates.
+identity (`proof`). `X-Garlic-Lease` is the promised time of refusing candidates, in milliseconds.
 `X-Garlic-Peer` in the request is the Raft id of the intended server. The reply to an id without a proof is 403, with
 the kind of the refusal in `X-Garlic-Refusal`. `X-Garlic-Admission` carries admissions, which prove the sender's
 identity to a server whose log lacks it. `X-Garlic-Introduction` carries introductions of the layer above, if servers
@@ -88,7 +88,7 @@ EXTENSION_SETS: dict[str, frozenset[Extension]] = {
 
 
 class Identity(Struct, frozen=True):
-    """A server's present claims. Both ids are None until the cluster exists and has assigned a server id."""
+    """A server's present claims. It lacks both ids until the cluster exists and has assigned a server id."""
 
     cluster_id: str | None = None
     server_id: int | None = None

@@ -35,7 +35,7 @@ class ClusterServer(Struct, frozen=True):
 
 
 class Configuration(Struct, frozen=True):
-    """A cluster's servers; `log_index` is the index of this configuration, `last_log_index` that of the previous one.
+    """A cluster's servers; `log_index` is this configuration's index, `last_log_index` the previous configuration's.
 
     The document has only servers that vote. Old servers (C_old of a joint configuration) and learners are an extension.
     """

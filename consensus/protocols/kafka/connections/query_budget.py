@@ -33,7 +33,7 @@ class QueryBudget:
         self._high_watermark = -1
         self._grew_s = -inf
         self._used_until_s = -inf
-        """The time until which the queries so far have used up the connection's share."""
+        """End of the time whose share the queries so far have used up."""
 
     def charge(self, began_s: float, high_watermark: int) -> None:
         """Count a query that began at `began_s`; `high_watermark` is the log's present high watermark."""

@@ -8,10 +8,10 @@
        └── a redirect, no reply, entries out of order, a consumer so slow that the server drops the request
 
 A confirmation is sent when the consumer has taken the message. So a slow consumer slows the server down. Waiting
-messages are bounded: beyond `max_ahead` messages or `max_ahead_bytes` the reader discards the rest of the reply, and
-requests it again later. Each request has its own id, so a late message of an abandoned request can neither leave a gap
-nor repeat entries. After 5 to 7 seconds without a confirmation, a server drops the request, and would treat a later
-confirmation as a new request. So a late reader does not confirm, and starts a new request.
+messages are bounded: beyond `max_ahead` messages or `max_ahead_bytes` the reader discards further messages, and
+requests their entries again later. Each request has its own id, so a late message of an abandoned request can neither
+leave a gap nor repeat entries. After 5 to 7 seconds without a confirmation, a server drops the request, and would treat
+a later confirmation as a new request. So a late reader does not confirm, and starts a new request.
 
 *Slow links.* libzmq delivers only complete messages, so a slow message looks like a missing one. After a timeout the
 reader abandons that message and starts a new request. The abandoned message still arrives, before the later ones. It

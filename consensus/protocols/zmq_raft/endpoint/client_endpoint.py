@@ -48,8 +48,8 @@ class EndpointOptions(Struct, frozen=True):
     accepted_after_ms: Milliseconds = 0
     """Time before "accepted" is sent.
 
-    The reply prevents a client from repeating the update after 500 ms, but costs as much as the final reply. With 64
-    updates under way, nearly all are committed within 50 ms. 0: immediately.
+    The reply prevents a client from repeating the update after 500 ms, but doubles the cost of replies. With 64 updates
+    under way, nearly all are committed within 50 ms. 0: immediately.
     """
 
 

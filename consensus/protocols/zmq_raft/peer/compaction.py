@@ -90,7 +90,7 @@ class CompactionOptions:
     log_bytes: int = 64 * 1024 * 1024
     """Least size of the log after the snapshot."""
     min_entries: int = 1000
-    """Least number of entries that a new snapshot replaces; it also replaces a quarter of those after the last one."""
+    """Least number of entries that a new snapshot replaces; it must also replace a quarter of the log's entries."""
     check_s: float = 10.0
     retry_s: float = 600.0
     """Delay before a retry after a failure."""

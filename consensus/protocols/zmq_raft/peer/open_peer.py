@@ -157,8 +157,8 @@ async def open_peer(
     founders = configuration_of(options.peers)
     machine = ExecutedRequests(RequestTable(options.max_request_ids), unix_ms, options.log.window)
     with zmq_context() as context:
-        # The callbacks here use parts that are made later, from the server. They are called only after the server has
-        # started, when all parts exist.
+        # The callbacks here use parts of a later step, which needs the server. The parts call them only after the
+        # server has started, when all parts exist.
         transport, broadcast = _bound(
             context,
             options,

@@ -71,7 +71,7 @@ class _LastRequest(Struct):
 
 
 class _Transfer(Struct):
-    """A snapshot from a leader; `configuration` is None until the members are known."""
+    """A snapshot from a leader. It lacks its `configuration` until the members are known."""
 
     term: Term
     last: LogId

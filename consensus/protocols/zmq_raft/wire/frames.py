@@ -42,7 +42,7 @@ class FrameLimits(Struct, frozen=True):
     max_json_bytes: int = 64 * 1024
     max_ident_bytes: int = 1024
     max_configurations_bytes: int = 256 * 1024
-    """Limit of all configurations in one message: reading them takes thirty times as long as reading updates."""
+    """Limit of all configurations in one message: reading them takes thirty times longer than reading updates."""
 
 
 DEFAULT_LIMITS: Final = FrameLimits()
