@@ -1,6 +1,6 @@
 """Services of a log for Kafka's clients: connections, a topic, and consumer groups (the extra `kafka`).
 
-A public name is imported when it is first used, so nothing of kio is loaded before it is needed.
+A public name is imported at its first use, so kio (a library with Kafka's message schemas) is loaded only if needed.
 """
 
 from lazy_loader import attach_stub

@@ -1,6 +1,6 @@
 """KRaft, Kafka's Raft (KIP-595): voters and observers of a quorum, and their tools for operators (the extra `kafka`).
 
-A public name is imported when it is first used, so nothing of kio is loaded before it is needed.
+A public name is imported at its first use, so kio (a library with Kafka's message schemas) is loaded only if needed.
 """
 
 from lazy_loader import attach_stub

@@ -7,10 +7,10 @@ because otherwise one slow disk write would delay every later heartbeat. While t
 read, and TCP slows the sender down. Handlers are called in order, so appends reach the core in the leader's order.
 Replies come by callback: a task for each request would cost more than the request.
 
-`receive_budget` counts the bytes of a connection in memory. A server's connection waits for room for its next large
-request. If all clients together hold too much, a client's connection is closed. A request must be complete within a
-time that grows with its announced size. A limit on pauses between bytes would not detect a peer that sends one byte
-every few seconds. One deadline for each connection limits the replies: the deadline of its oldest request.
+`receive_budget` counts the bytes of requests in memory. A server's connection waits for room for its next large
+request. If all clients together hold too much, the client that holds most loses a connection. A request must be
+complete within a time that grows with its announced size. A limit on pauses between bytes would not detect a peer that
+sends one byte every few seconds. Each connection has one deadline for replies: the deadline of its oldest request.
 
 A peer that violates the protocol is disconnected, with an incident. Each request must be allowed for the proven role,
 and a request between servers must carry the proven id. A peer that has not proven to be a server is a client: it may
@@ -252,7 +252,8 @@ class ServerConnection:
                 self._begin(slot)
                 handled += 1
                 if not handled % self._options.window:
-                    # Requests with immediate replies never fill the window; thousands may arrive together.
+                    # Yield here: requests with immediate replies never fill the window, and thousands may arrive
+                    # together.
                     await trio.lowlevel.checkpoint()
             if not await self._receive():
                 return

@@ -1,4 +1,4 @@
-"""The joining server's side of the document's sequence: invitation, log packs, and the order to leave.
+"""The joining server's side of the sequence in I2P proposal 150: invitation, log packs, and the order to leave.
 
     JoinClusterRequest ──▶ a voter that knows a leader? ── yes ──▶ refused
                                     │ no

@@ -101,7 +101,7 @@ class JoiningPeer(Struct, eq=False):
     def parts(self, append: core.AppendEntries) -> tuple[Part, ...] | Index:
         """Return the parts to send for an append, in order; or the index of the entry that must be sent first.
 
-        The peer has confirmed this entry only if its log became shorter after the confirmation.
+        The peer has confirmed this entry only if it reported a shorter log after the confirmation.
         """
         if append.entries and append.previous.index + 1 > (self._expected or 1):
             return self._expected or self._confirmed_end

@@ -4,7 +4,7 @@
 
 `send` never blocks and guarantees nothing: Raft repeats important requests. A request that has waited too long for a
 connection is dropped, because an old heartbeat or vote request only costs the peer time. Each reply reaches the core
-with the correlation of its request. Messages of an extension are sent only to peers that support it.
+with the number of its request (`correlation`). Messages of an extension are sent only to peers that support it.
 
 *Heartbeats.* Replies leave a connection in order. So the reply to a heartbeat would wait for the reply to an append,
 which waits for the follower's disk. With a slow disk a healthy leader would lose its leadership. Therefore heartbeats
@@ -14,8 +14,8 @@ since the heartbeat refers to the entries of that append. So a heartbeat uses th
 request was posted at least `overtaking_s` ago. A server of another implementation does not get a second connection.
 
 *The end of a peer's process.* If a connection breaks and the next one is refused, the core gets a `PeerEnded`. A last
-message of the peer may arrive after it, so each refusal within `ended_s` is reported. Later refusals are not reported:
-the port of a running peer may be closed to this server.
+message of the peer may arrive after the `PeerEnded`, so each refusal within `ended_s` is reported. Later refusals are
+not reported: the port of a running peer may be closed to this server.
 
 *Joining.* A joining server gets other messages until it is a member (`joining_peers`).
 """

@@ -1,4 +1,4 @@
-"""The Garlic Farm document's sequences that add and remove servers: the leader's side, and five requests' dispatch.
+"""The sequences of the document (I2P proposal 150) that add and remove servers: the leader's side, and the dispatch.
 
     AddServerRequest ──▶ refuse │ accept: AddServerResponse, and afterwards
         JoinClusterRequest ──accepted──▶ the core replicates to the server: log packs, or the snapshot, in rounds

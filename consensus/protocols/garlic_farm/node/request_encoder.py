@@ -35,7 +35,7 @@ class RequestEncoder:
         self._known: tuple[tuple[WireEntry, ...], bytes] = ((), b"")
 
     def encode(self, request: core.Request, peer: int, extensions: frozenset[Extension]) -> bytes:
-        """Return the bytes for `peer`; raises `GarlicFarmError` if the peer or the protocol lacks the request."""
+        """Return the bytes for `peer`; raises `GarlicFarmError` if the peer or the protocol cannot take the request."""
         log = None
         if not isinstance(request, core.AppendEntries):
             message = request_to_wire(request, peer, self._configuration_before)

@@ -16,7 +16,7 @@ lack another way to discover each other. Both begin with the sender's own, and a
 
 `Sec-WebSocket-Protocol` negotiates extensions: the client offers names in order of preference, and the server selects
 one (RFC 6455 allows no more). A name represents a set of extensions. A server of another implementation selects none
-and gets only the seventeen messages of the document.
+and gets only the seventeen messages of I2P proposal 150.
 """
 
 import base64

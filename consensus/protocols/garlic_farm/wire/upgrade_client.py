@@ -44,7 +44,7 @@ from consensus.protocols.garlic_farm.wire.upgrade import (
 )
 
 CACHE_MS = 100 * 60 * 1000
-"""Period of use of a challenge: more than the hour that the document requires, less than the lifetime of a nonce."""
+"""Period of use of a challenge: more than the hour that I2P proposal 150 requires, less than a nonce's lifetime."""
 
 _SWITCHING, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT = 101, 401, 403, 404, 409
 _SERVER_ERRORS = 500

@@ -2,8 +2,8 @@
 
     receive(bytes) ─▶ None (the head is incomplete) │ RefusedUpgrade (send, close) │ Upgraded (send, continue)
 
-A peer without the password does not get information. Every path except the cluster's gets the same 404, and no response
-names the program. The first checks are, in this order: HTTP syntax, method and path, password, freshness of the nonce.
+A peer without the password does not get information. Every path except the cluster's gets the same 404, and the 401
+does not name the program. The first checks, in this order: HTTP syntax, method and path, password, age of the nonce.
 The later checks are: HTTP version, upgrade headers, cluster id, identity, absence of a body. A refusal carries the
 sentence for the operator, which is never sent.
 

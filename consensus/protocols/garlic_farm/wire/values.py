@@ -24,7 +24,7 @@ class ValueType(IntEnum):
     LOG_PACK = 4
     SNAPSHOT_SYNC_REQUEST = 5
     EXTENDED_CONFIGURATION = 66
-    """Not in the document: a joint configuration, or one with learners; only with the extension."""
+    """A joint configuration, or one with learners: only with the extension, since I2P proposal 150 lacks both."""
 
 
 class ClusterServer(Struct, frozen=True):

@@ -1,8 +1,8 @@
 """Kafka's APIs and error codes by number, and the versions of each API that this package reads and writes.
 
-The versions have schemas in kio. They begin at or before the oldest version that Kafka 4.1 accepts, and end at the
-version that it sends. A listener serves the versions of its services (`connections.service.ServedApi`); a client picks
-the newest common version (`version_for`).
+All versions have schemas in the library kio. They begin at or before the oldest version that Kafka 4.1 accepts, and end
+at the version that it sends. A listener serves the versions of its services (`connections.service.ServedApi`); a client
+picks the newest common version (`version_for`).
 
 This is a separate module because messages, codec, listener and services all need these numbers.
 """

@@ -1,4 +1,4 @@
-"""Schemas of messages, taken from kio, which generates the schemas of all versions from Kafka's own.
+"""Schemas of messages, taken from the library kio, which generates the schemas of all versions from Kafka's own.
 
     kio.schema.fetch.v17.request.FetchRequest ──┐
                                                 ├─▶ Structure(fields…), once for each (API, version, direction)

@@ -17,8 +17,8 @@ decoded: the core does not need them.
 
 *Voters* that cannot be decoded are refused, because the core could not use the configuration. The core's configuration
 lacks the kraft.versions of each voter. All present servers support 0 and 1. Other versions are stored as bytes with the
-configuration (`voters_of`): one pair of numbers for all voters, or one for each. kio's schemas define both records. A
-value must equal its encoded record; this refuses trailing bytes and tagged fields of a later Kafka.
+configuration (`voters_of`): one pair of numbers for all voters, or one for each. The schemas of both records come from
+the library kio. A value must equal its encoded record; this refuses trailing bytes and tagged fields of a later Kafka.
 """
 
 import struct

@@ -5,8 +5,8 @@
 
 Clients read the entries in the log, and this state machine does not interpret them. So it cannot produce a snapshot:
 the operator's program produces the content (`compaction`), and `prepare` sets it with the index of its last entry. A
-snapshot of this server replaces entries up to the prune index only. So every unexpired id is in the log after it, and a
-restart rebuilds the table. The package also reads its table from the log.
+snapshot of this server replaces only entries before the first unexpired id. So the log after the snapshot has all
+unexpired ids, and a restart rebuilds the table. The npm package `zmq-raft` also reads its table from the log.
 
 *Time.* An id expires when it is too old both by this machine's clock and by the newest id in the log. If only the clock
 decided, all ids could expire after a jump ahead by 9 hours, and a compaction could replace the whole log. Then a recent

@@ -5,8 +5,8 @@
     send ──▶ PeerLink (`peer_link`) ──▶ DEALER ──▶ peer ──▶ Receiver.deliver_reply
 
 One ROUTER serves peers and clients, since a server has one address in the protocol. The protocol does not authenticate
-the sender: any process with the cluster's ident and a member's id can act as that member. So one record holds the state
-of all senders that use the same id.
+the sender: any process with the cluster's secret (`ident`) and a member's id can act as that member. So one record
+holds the state of all senders that use the same id.
 
 *Repetitions.* A repeated append or chunk with the newest message id and identity gets the same reply. Until the core
 has replied, a repetition only counts as contact: the core gets an append without entries. So a follower with a slow

@@ -10,7 +10,7 @@
 The table (`executed_requests`) contains only committed entries, so two cases need special rules.
 
 *A new leader* may hold entries of older terms whose commitment is unknown, and clients may repeat their requests. So
-the leader delays updates until it has applied all entries that its log held at its election, usually a round trip.
+the leader delays updates until it has applied all entries that its log held at its election, usually one round trip.
 
 *A leader that loses leadership* may have updates waiting for a batch. After a later election it could submit an update
 that another leader has committed for the client since then. So updates that the core does not have yet are withdrawn

@@ -13,8 +13,9 @@ reqid of zeros; in the core such a configuration lacks a head.
 Nearly all entries are STATE, and entries of one message mostly have one term. So both directions compare type and term
 with the previous entry: each term is written or read once. They convert an update by cutting and joining bytes.
 
-Both directions refuse entries that crash the package: an entry without data, a term beyond 2**53 - 1, a configuration
-with impossible peers (`peers`). They also refuse contents that it cannot express: learners, and a no-op with data.
+Both directions refuse entries that crash the npm package `zmq-raft`. Examples are an entry without data, a term beyond
+2**53 - 1, and a configuration with impossible peers (`peers`). They also refuse contents that the protocol cannot
+express: learners, and a no-op with data.
 """
 
 from collections.abc import Sequence

@@ -7,8 +7,8 @@
     json            MessagePack (`json_frame`)
 
 A uint is written in as few bytes as it needs, zero in one. Numbers above 2**53 - 1 are refused in both directions:
-JavaScript does not have larger whole numbers, and they crash the package. The package writes numbers from 2**31 on in
-MessagePack as floats, so a whole float is read as a number.
+JavaScript does not have larger whole numbers, and they crash the npm package `zmq-raft`. The package writes numbers
+from 2**31 on in MessagePack as floats, so a whole float is read as a number.
 """
 
 from collections.abc import Sequence

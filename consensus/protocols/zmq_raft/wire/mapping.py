@@ -13,8 +13,8 @@
 
 The reason for omitted replies is in docs/explanation/other-protocols.md, 'ØMQ Raft'.
 
-*A missing conflict index.* The package sends an index only if the follower's log ends before `previous`. Otherwise the
-entry at `previous` has another term, and the leader tries one entry earlier.
+*A missing conflict index.* The npm package sends an index only if the follower's log ends before `previous`. Otherwise
+the entry at `previous` has another term, and the leader tries one entry earlier.
 
 The transport adds the snapshot's size when sending, and the configuration at the snapshot's last entry when receiving.
 The protocol lacks messages for fetches, pre-votes and TimeoutNow; `ZMQ_RAFT` in `core.features` excludes them.

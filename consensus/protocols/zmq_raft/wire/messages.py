@@ -234,7 +234,7 @@ class EntriesBatch(Struct, frozen=True, kw_only=True):
     last_index: Index
     entries: tuple[Entry, ...] = ()
     leader: str | None = None
-    """Frame 3 is unused in this reply; a server of the package puts its leader there, or null if it leads."""
+    """Frame 3 is unused in this reply; a server of the npm package puts its leader there, or null if it leads."""
 
 
 class SnapshotPiece(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Lists of peers in MessagePack, and their faults, in the words that the package's clients see.
+"""Lists of peers in MessagePack, and their faults, in the words of the npm package `zmq-raft`.
 
     peers = [[id, url], …]          id: a string      url: tcp://IP:port, the address of the peer's ROUTER socket
 

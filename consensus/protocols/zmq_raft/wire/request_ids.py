@@ -9,8 +9,8 @@ dropped the id. It also refuses a request from too far in the future, because it
     ──────────────┬──────────────────── 7 h 45 min ────────────────────┬───────── 15 min ─────────┬──────────
      EXPIRED      │ FRESH                                             now                    FRESH │ FUTURE
 
-The log keeps ids for 8 hours (the package's `requestIdTtl`). Clocks of clients and servers differ, so there is a margin
-of 15 minutes at both ends (`Window`). This module does not read a clock: the server passes its time.
+The log keeps ids for 8 hours (the npm package's `requestIdTtl`). Clocks of clients and servers differ, so there is a
+margin of 15 minutes at both ends (`Window`). This module does not read a clock: the server passes its time.
 """
 
 import struct
