@@ -94,7 +94,7 @@ class GarlicFarmClient(TaskOwner):
     async def read_index(self, *, timeout_s: float = 10.0) -> Submission:
         """Return a committed position: a state applied up to it includes everything acknowledged before this call.
 
-        The call does not write an entry. It queries only servers with the extension `read-index`.
+        The call does not write an entry, and queries only servers with the extension `read-index`.
         """
         data = encode_request(wire.ReadIndexRequest())
         return await self._submit(data, Extension.READ_INDEX, timeout_s, repeat_unknown=True)

@@ -21,7 +21,7 @@ SAVED_US = 100_000
 
 
 class ClientQuota:
-    """The quota of one server. `cost_us` gives the cost of an entry for each server, in microseconds."""
+    """The quota of one server. `cost_us` returns the cost of an entry on each server, in microseconds."""
 
     def __init__(self, cost_us: Callable[[bytes], int] = lambda _: 0) -> None:
         self._cost_us = cost_us

@@ -131,7 +131,7 @@ class PeerLinks:
             link.send(message)
 
     def connect(self, peers: Collection[ServerId]) -> None:
-        """Keep connections to exactly these peers open, even without messages.
+        """Keep connections to exactly these and the joining peers open, even without messages.
 
         Followers do not exchange messages until their leader fails. Without open connections an election would first
         need TCP, TLS and Digest handshakes, while the clients wait.
@@ -288,7 +288,8 @@ class _Link:
     async def _connect_once(self) -> bool:
         """Run one connection from dial to end.
 
-        Return True if the peer has sent any reply, or the connection lasted and did not end with an error.
+        Return True if the peer has sent any reply, or the connection lasted `backoff_longest_s` and ended without an
+        error.
         """
         joining = self._links.joining_peers.get(self._peer)
         address = joining.address if joining is not None and joining.address else self._links.resolve(self._peer)

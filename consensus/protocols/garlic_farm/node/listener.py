@@ -199,7 +199,7 @@ def _share_of_unknown(places: int) -> int:
 
 
 def _account(pending: PendingConnection) -> bytes | None:
-    """Return the account of a member, in its role, or of all servers of one signer; None for any other peer."""
+    """Return the account of a member, in any role, or of all servers of one signer; None for any other peer."""
     proven = pending.proven
     if proven is None or not proven.is_member:
         return None

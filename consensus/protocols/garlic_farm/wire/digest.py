@@ -1,8 +1,8 @@
-"""HTTP Digest authentication (RFC 2617, with the SHA-256 of RFC 7616), both sides' arithmetic.
+"""HTTP Digest authentication (RFC 2617, with the SHA-256 of RFC 7616): the computations and headers of both sides.
 
     response = H( H(user:realm:password) : nonce : nc : cnonce : auth : H(method:uri) )
 
-Only `qop=auth` is supported: a request without `qop` lacks `nc`, and without `nc` a recorded request could be repeated.
+Only `qop=auth` is supported: without `qop` a request lacks `nc`, so an attacker could repeat a recorded request.
 Headers are parsed by hand, because the standard library's parser is too lenient for a server. Every flaw raises the
 same error.
 """

@@ -4,7 +4,7 @@
     leader ──SyncLogRequest──────▶ newcomer     AppendEntries with entries: one log pack, after `last log index`
     leader ──LeaveClusterRequest─▶ follower     nothing for the core: only the log counts
 
-A SyncLogRequest is an AppendEntries. Running implementations leave the term before its entries at 0, so their newcomers
+A SyncLogRequest is an AppendEntries. Other implementations leave the term before its entries at 0, so their newcomers
 accept any pack. Our servers send the term, and our newcomers need it. If the message does not have a term,
 `previous_term` is the newcomer's own term for that place.
 """

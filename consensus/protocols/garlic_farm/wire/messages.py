@@ -112,7 +112,7 @@ class AddServerRequest(Request, frozen=True):
 
 
 class RemoveServerRequest(Request, frozen=True):
-    """A server's request for the removal of a server, often itself."""
+    """A server's request for the removal of a server; our servers accept only a request for its own removal."""
 
 
 class SyncLogRequest(Request, frozen=True):

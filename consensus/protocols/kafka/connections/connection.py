@@ -178,7 +178,7 @@ class KafkaConnection:
             await self.aclose()
 
     def _keep_time(self) -> None:
-        """At the deadline: set it again if its request has a reply; otherwise end the connection."""
+        """End the connection if a request without a reply has reached its deadline; then set the next deadline."""
         due_s = self._due_s()
         if due_s <= trio.current_time():
             self.ended = self.ended or f"no answer within {self._options.request_timeout_ms} ms"

@@ -10,7 +10,7 @@ overlap (`look_ahead`), since a commit may wait longer than in Kafka.
 
 *Limits* are listed in docs/reference/kafka.md, unsupported requests in its section 'APIs'. All incomplete frames share
 one budget of bytes (`net.receive_budget`), and all untaken replies share another. Each connection has one deadline,
-which each step of the connection sets again.
+which each step after the login sets again.
 
 *SASL.* Before a required login only ApiVersions, SaslHandshake and SaslAuthenticate are served. On any other listener a
 handshake gets ILLEGAL_SASL_STATE, so that a misconfigured client reports the mistake. Version 0 of SaslHandshake is
@@ -71,7 +71,7 @@ _API_KEY_BYTES: Final = 2
 
 
 class ListenerOptions(Struct, frozen=True):
-    """One listener. `host` is an address of this machine, or empty for all of them; port 0 becomes any free one."""
+    """One listener. `host` is an address of this machine, or empty for all of them; port 0 means any free port."""
 
     name: str = "PLAINTEXT"
     host: str = "127.0.0.1"
@@ -139,7 +139,10 @@ class KafkaListener:
     """A listener for Kafka's clients; `open_listener` makes and runs one."""
 
     def __init__(self, services: Sequence[Service], options: ListenerOptions) -> None:
-        """Make a listener; raises `ValueError` if two services have the same API: see `fetch_dispatch` for Fetch."""
+        """Make a listener; raises `ValueError` if two services have the same API.
+
+        `FetchDispatch` (`kraft.replica.quorum_service`) combines two services with Fetch.
+        """
         self.options = options
         self.port = options.port
         """The port of the options; while `run` listens, the actual port."""

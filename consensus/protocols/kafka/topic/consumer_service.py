@@ -33,7 +33,7 @@ from consensus.server.errors import ServerBusyError, ServerStoppedError
 
 _FIRST_FETCH_BY_ID: Final = 13
 _MAX_WAIT_MS: Final = 60_000
-"""Longest wait of a Fetch; after this the reply is empty."""
+"""Longest wait of a Fetch; after this the reply has the available records, if any."""
 _MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 """Size limit of the reply to a Fetch, for any requested size."""
 

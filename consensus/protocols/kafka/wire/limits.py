@@ -25,7 +25,7 @@ TOPIC_ID: Final = UUID(int=1)
 
 
 class Topic(Struct, frozen=True):
-    """Name and id of a quorum's log, whose only partition is 0: Fetch uses the id, all others the name."""
+    """Name and id of a quorum's log, whose only partition is 0. Only Fetch uses the id, from version 13 on."""
 
     name: str = TOPIC_NAME
     id: UUID = TOPIC_ID

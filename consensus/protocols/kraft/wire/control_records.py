@@ -2,7 +2,7 @@
 
     type                key: version 2 │ type 2           value: a version 2, then                    tagged fields last
     2 LeaderChange      a new leader's first record       leader 4 │ voters │ voters that granted     id 4 │ tags
-    3 SnapshotHeader    begins a snapshot                 time of the last record in it, ms 8
+    3 SnapshotHeader    begins a snapshot                 time in ms 8: Kafka's, of the last record; ours, of the header
     4 SnapshotFooter    ends it                           nothing
     5 KRaftVersion      1: the log names the voters       level 2
     6 Voters            from here on these vote           voter …                                     (KIP-853)

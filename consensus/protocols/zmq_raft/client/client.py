@@ -116,7 +116,7 @@ class ZmqRaftClient:
 
     @property
     def counters(self) -> Counter[ClientEvent]:
-        """Return the dropped messages, by reason."""
+        """Return the numbers of dropped and unsent messages, by reason."""
         return self._links.counters.copy()
 
     def make_request_id(self) -> bytes:

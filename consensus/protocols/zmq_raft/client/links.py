@@ -72,7 +72,7 @@ class ZmqClientOptions(Struct, frozen=True):
     busy_s: float = 1.0
     """Delay before a change is repeated after "another change is under way"."""
     max_under_way: int = 1024
-    """Maximum number of sent updates without a reply; further updates wait."""
+    """Maximum number of updates and other calls to the leader without a reply; further calls wait."""
     max_ahead: int = 50
     """Limit of the messages with entries, and of the broadcasts, that wait for a consumer."""
     max_ahead_bytes: int = 64 * 1024 * 1024

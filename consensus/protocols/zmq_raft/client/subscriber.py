@@ -13,8 +13,8 @@ slow connection cannot take, a subscription begins at any moment, and another le
 are only early notices, and each gap is closed by RequestEntries, which returns every entry.
 
 Broadcasts wait here while the consumer is slow or a gap is being closed. `ZmqClientOptions` limits their number and
-size. Any excess is dropped, and shows as a gap. A leader also sends two broadcasts without entries each second; these
-take one place together. Without any broadcasts, new entries are fetched once a second.
+size. Any excess is dropped, and shows as a gap. A leader also sends two broadcasts without entries each second;
+adjacent ones take only one place. Without any broadcasts, new entries are fetched once a second.
 
 A deposed leader may continue to broadcast, and its broadcasts do not show that entries are missing. So the subscription
 follows the client: when any request of the same client has found another leader, the subscription moves there.

@@ -88,7 +88,7 @@ class CompactionOptions:
     """Conditions and limits of a compaction."""
 
     log_bytes: int = 64 * 1024 * 1024
-    """Least size of the log after the snapshot."""
+    """Least size of the log for a compaction."""
     min_entries: int = 1000
     """Least number of entries that a new snapshot replaces; it must also replace a quarter of the log's entries."""
     check_s: float = 10.0

@@ -13,7 +13,7 @@ the others would never lead, and a member with a shorter one would replace a slo
 counts as lost after 140 ms, or after half of the shortest election timeout if that is longer. If replies always take
 longer, entries are never committed. So this time also limits the round trip between members.
 
-*The directory* belongs to one peer of one cluster, named in a note inside. `log` in it is the storage.
+*The directory* belongs to one peer of one cluster, named in its file `peer.json`. Its `log` is the storage.
 """
 
 import errno
@@ -157,8 +157,8 @@ async def open_peer(
     founders = configuration_of(options.peers)
     machine = ExecutedRequests(RequestTable(options.max_request_ids), unix_ms, options.log.window)
     with zmq_context() as context:
-        # The callbacks here use parts of a later step, which needs the server. The parts call them only after the
-        # server has started, when all parts exist.
+        # These callbacks use parts that exist only after the server. They run only after the server has started, when
+        # all parts exist.
         transport, broadcast = _bound(
             context,
             options,

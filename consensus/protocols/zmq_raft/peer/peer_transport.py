@@ -157,7 +157,7 @@ class PeerTransport:
             self._update_links(*self._running)
 
     def connect(self, peers: Collection[ServerId]) -> None:
-        """Count the members whose address is not known: connections are made by `members`, which has addresses."""
+        """Count the members without a known address; `members` makes the connections."""
         missing = sum(peer not in self._listed for peer in peers)
         if missing:
             self._counters[PeerEvent.MEMBER_WITHOUT_ADDRESS] += missing

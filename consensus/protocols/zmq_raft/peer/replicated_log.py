@@ -90,7 +90,7 @@ class _Change(Struct, eq=False):
 
 
 class ReplicatedLog:
-    """A `ServedLog` with a server: call `run` together with the server, and pass it the server's `RoleChanged`."""
+    """A `ServedLog` over a server. `run` runs together with the server, whose `RoleChanged` go to `role_changed`."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class ReplicatedLog:
         return await self._server.read_snapshot(offset, limit_bytes)
 
     def broadcast_url(self) -> str | None:
-        """Return the URL of this peer's PUB socket. It sends only while this peer leads: clients query the leader."""
+        """Return the URL of this peer's PUB socket, which sends only while this peer leads."""
         return self._broadcast_url
 
     def update(self, request: wire.UpdateRequest, user: str | None, answer: Callable[[wire.UpdateReply], None]) -> None:
