@@ -6,8 +6,8 @@
 
 Every applied entry costs processor time on every server: each server verifies the signature at the end of the entry,
 regardless of the author. Without a quota, a few megabytes of false signatures keep all servers busy until the leader
-loses its leadership. A limit in bytes does not help, since such an entry is small. Members in the directory are exempt:
-the farm needs their entries, and their keys are known.
+loses its leadership. A limit in bytes does not help, since such an entry is small. Members that the `PeerDirectory`
+knows are exempt: the farm needs their entries, and their keys are known.
 """
 
 from collections.abc import Callable

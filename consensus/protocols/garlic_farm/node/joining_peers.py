@@ -76,7 +76,7 @@ class JoiningPeer(Struct, eq=False):
         return self.accepted is True
 
     def on_join_reply(self, reply: wire.Reply) -> None:
-        """Handle a reply to an invitation; only the first reply can refuse it.
+        """Handle a reply to an invitation. Only the first reply decides if the peer joins.
 
         A peer without extensions refuses a second invitation while it catches up.
         """

@@ -8,11 +8,11 @@
 After the 101 the stream carries Raft's messages without WebSocket frames. The client sends this project's headers in
 request 2, and the server sends them only to clients with the password. `X-Garlic-Cluster` is the cluster id; the reply
 to a mismatch is 409. `X-Garlic-Server` is the sender's Raft id. `X-Garlic-Proof` is a signature by the sender's
-identity (`proof`). `X-Garlic-Lease` is the promised time of refusing candidates, in milliseconds.
-`X-Garlic-Peer` in the request is the Raft id of the intended server. The reply to an id without a proof is 403, with
-the kind of the refusal in `X-Garlic-Refusal`. `X-Garlic-Admission` carries admissions, which prove the sender's
-identity to a server whose log lacks it. `X-Garlic-Introduction` carries introductions of the layer above, if servers
-lack another way to discover each other. Both begin with the sender's own, and are opaque here.
+identity (`proof`). `X-Garlic-Lease` is the promised time of refusing candidates, in milliseconds. `X-Garlic-Peer` in
+the request is the Raft id of the intended server. The reply to an id without a proof is 403, with the kind of the
+refusal in `X-Garlic-Refusal`. `X-Garlic-Admission` carries admissions, which prove the sender's identity to a server
+whose log lacks it. `X-Garlic-Introduction` carries introductions of the layer above, if servers lack another way to
+discover each other. Both begin with the sender's own, and are opaque here.
 
 `Sec-WebSocket-Protocol` negotiates extensions: the client offers names in order of preference, and the server selects
 one (RFC 6455 allows no more). A name represents a set of extensions. A server of another implementation selects none

@@ -342,10 +342,7 @@ class KafkaListener:
     async def _respond_behind(
         self, session: _ClientSession, holding: _Holding, response: bytes | None, size_bytes: int
     ) -> None:
-        """Send the response to an overlapping request, within `send_s`; the session's deadline is for later requests.
-
-        The transfer time of the size is added to this limit.
-        """
+        """Send the response to an overlapping request, within its own time: the deadline is for later requests."""
         frames, sent_bytes = session.frames, 0 if response is None else len(response)
         if response is not None and not frames.send_now(response):
             holding.answer(sent_bytes)

@@ -198,7 +198,7 @@ class _Lane:
         return True
 
     def _substitute(self) -> Place | None:
-        """Return a bootstrap server to query instead of the peer, in every second call, or if its address is unknown.
+        """Return a bootstrap server to query instead, in every second call, or if the peer's address is unknown.
 
         Only fetches use bootstrap servers.
         """

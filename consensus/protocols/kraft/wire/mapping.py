@@ -119,7 +119,7 @@ class Answering(Struct, frozen=True):
     term: Term | None = None
     """Term of `leader`; None means the reply's term."""
     began: LogId | None = None
-    """Place of the leader's first entry of its epoch: lower commit indexes are not sent. None if all are sent."""
+    """Position of the leader's first entry of its epoch: lower commit indexes are not sent. None if all are sent."""
 
     def leader_in(self, term: Term) -> ServerId | None:
         """Return the leader of `term`, if known."""
