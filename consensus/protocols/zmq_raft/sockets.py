@@ -14,8 +14,8 @@ turn. libzmq itself limits neither the frames of a message nor the number of con
 
 *Keys.* A CURVE server queries a handler in the same context for each key (ZAP, RFC 27). `ZapAuthenticator` is that
 handler: a REP socket, read in the same trio run and not in a thread. So the list of keys cannot change while it is
-being read. `receive` gets the sender's public key with each message. It gets the key and not the client's name, because
-the name may have been given to another key after the handshake. Without a handler the server refuses every client.
+being read. `receive` gets the sender's public key with each message, and not the client's name: an operator may give
+the name to another key after the handshake. Without a handler the server refuses every client.
 """
 
 from collections import Counter

@@ -3,9 +3,9 @@
     receive(bytes) ─▶ None (the head is incomplete) │ RefusedUpgrade (send, close) │ Upgraded (send, continue)
 
 A peer without the password does not get information. Every path except the cluster's gets the same 404, and the 401
-does not name the program. The first checks, in this order: HTTP syntax, method and path, password, age of the nonce.
-The later checks are: HTTP version, upgrade headers, cluster id, identity, absence of a body. A refusal carries the
-sentence for the operator, which is never sent.
+does not name the program. The checks begin with HTTP syntax, method and path, password, and freshness of the nonce.
+Then follow HTTP version, upgrade headers, cluster id, identity, and absence of a body. A refusal carries the sentence
+for the operator, which is never sent.
 
 The password only permits a connection. A peer that claims a Raft id proves it by its identity's signature, and the
 directory maps identities to ids. The signature and the directory's entry are checked here, before a Raft message is

@@ -42,7 +42,10 @@ CHECK_MS: Final = 250
 _GENERATIONS_OF_A_TERM: Final = 2**16
 """Maximum number of rounds of one group while one server leads; further generations belong to the next term."""
 _TERMS: Final = 2**15 - 1
-"""Terms with different generations, which are `int32`; the last one has space for twice the rounds."""
+"""Number of terms with distinct generations, which are `int32`; later terms start over.
+
+The last of these terms has room for twice the rounds.
+"""
 _MAX_CLIENT_ID_CHARACTERS: Final = 255
 _MAX_MEMBER_ID_CHARACTERS: Final = 600
 

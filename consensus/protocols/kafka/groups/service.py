@@ -11,10 +11,10 @@ This is the classic protocol, not the protocol of KIP-848. The APIs are served i
 *In order.* Requests of one connection are served in order, and JoinGroup and SyncGroup wait for other members. Clients
 have a separate connection for their coordinator, so fetching continues. A waiting member counts as alive.
 
-*A commit is held* so that one entry serves several commits of its group. Replies leave in order, so the reply to a
-heartbeat waits for the replies to earlier commits. So commits and heartbeats of a connection overlap, and a commit
-waits for at most a tenth of its group's session. A client without a session may wait longer
-(`GroupOptions.max_hold_ms`).
+*A commit is held* so that one entry serves several commits of its group. Commits and heartbeats of a connection
+overlap, so that several commits can wait together. Replies leave in order, so the reply to a heartbeat waits for the
+replies to earlier commits. Therefore a commit waits for at most a tenth of its group's session. A client without a
+session may wait longer (`GroupOptions.max_hold_ms`).
 
 *Offsets are acknowledged when their entries are committed.* A client without a group (`assign`) may commit offsets
 under a group's name while the group is empty, as in Kafka.

@@ -9,8 +9,8 @@ Kafka does not have a request for a server's name. But a server refuses a Vote f
 accepted pre-vote does not have an effect (KIP-996). Servers without version 2 of Vote do not support pre-vote, and
 an ordinary vote would have effects. So the identity of such servers stays UNKNOWN.
 
-A connection alone is not a sufficient test. It could record the address of another server, or of another cluster on
-the same machine, as the voter's. Then two live servers of three might be unable to elect a leader.
+A connection alone is not a sufficient test. Without this check, the address of another server, or of another cluster on
+the same machine, could be recorded as the voter's. Then two live servers of three might be unable to elect a leader.
 """
 
 from enum import Enum, auto

@@ -5,7 +5,7 @@
     deliver_reply ◀── mapping ◀── response, in the order of the requests of its connection
 
 The rules are in docs/reference/kraft.md: 'Connections, retries, times' has the reason for two connections and the
-retries, 'Slow links' the sizes of fetches. Each connection is opened at its first use.
+retries, and 'Slow links' has the sizes of fetches. Each connection is opened at its first use.
 
 *Pre-vote* does not exist before version 2 of Vote. Each new connection reports to the core if the peer supports
 pre-votes. The core counts a pre-vote of a peer without support as granted (KIP-996). A pre-vote that waits for a

@@ -64,7 +64,7 @@ class QuorumNames:
         self.change(configuration, ())
 
     def change(self, configuration: Configuration, newcomers: tuple[Server, ...]) -> None:
-        """Set the servers in force."""
+        """Set the configuration in force, and its newcomers."""
         before = {voter: (key, self.endpoint(key)) for voter, key in self._voters.items()}
         self._voters = {replica(server.server_id).id: replica(server.server_id) for server in configuration.voters}
         found = {replica(each.server_id): host_port(each.endpoint) for each in (*newcomers, *configuration.voters)}

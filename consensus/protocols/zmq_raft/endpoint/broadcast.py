@@ -5,7 +5,7 @@
 
 Each message names the last applied entry; its own entries end there. So a subscriber detects each gap, even before its
 first message, and reads the missing entries by RequestEntries. A subscriber whose queue is full loses messages, and
-detects the gap with the next one. So subscribers never delay the log. PUB queues have a limit of messages, not of
+detects the gap with the next message. So subscribers never delay the log. PUB queues have a limit of messages, not of
 bytes. So a message has at most 64 KiB, or one entry.
 
 `BroadcastStateMachine` sends the entries that a peer applies. `broadcast_log` follows a log of another protocol by the
