@@ -1,4 +1,4 @@
-"""A ØMQ socket in a trio run: one task reads it, and other calls wake that task if they consumed its wake-up.
+"""A ØMQ socket in a trio run: one task reads the socket, and other calls on the socket wake this task if necessary.
 
     ZmqSocket.run:   read until EAGAIN ──▶ EVENTS has POLLIN? ──yes──▶ read again
                                               └─no──▶ wait until it is readable, or another call wakes the task
@@ -14,8 +14,8 @@ turn. libzmq itself limits neither the frames of a message nor the number of con
 
 *Keys.* A CURVE server queries a handler in the same context for each key (ZAP, RFC 27). `ZapAuthenticator` is that
 handler: a REP socket, read in the same trio run and not in a thread. So the list of keys cannot change while it is
-being read. `receive` gets the sender's public key with each message, and not the client's name: an operator may give
-the name to another key after the handshake. Without a handler the server refuses every client.
+being read. `receive` gets the sender's public key with each message. It does not get the client's name, because an
+operator may give the name to another key after the handshake. Without a handler the server refuses every client.
 """
 
 from collections import Counter

@@ -69,7 +69,7 @@ def decode_request(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> Reque
 
 
 def _decode_whole(data: bytes | bytearray, at: int, log: bytes, limits: MessageLimits) -> Request:
-    """Return the request with its header at `at` and the entries `log`; its size and type were checked."""
+    """Return the request with its header at `at` and the entries `log`. The caller has checked its size and type."""
     type_byte, source, destination, term, last_log_term, last_log_index, commit_index, _ = REQUEST_HEADER.unpack_from(
         data, at
     )

@@ -1,9 +1,9 @@
 """Replicas by id, and their addresses: from the configuration in force and from messages.
 
-A voter's address comes from the configuration. An observer is not in the configuration. Only a leader that is making it
-a voter connects to it; its address is then among the newcomers. A removed voter stays known at its last address. This
-is necessary if a leader removes itself: it leads until the removal is committed, and the others must fetch the removal
-from it.
+A voter's address comes from the configuration. An observer is not in the configuration. Only a leader connects to it,
+to make it a voter; then the observer's address is among the newcomers. A removed voter stays known at its last address.
+This is necessary if a leader removes itself: it leads until the removal is committed, and the others must fetch the
+removal from it.
 
 An address in a message is a claim of the sender, so it does not replace a voter's configured address. For an id outside
 the configuration, such an address is the only known one. A server that was offline during a change of the voters may

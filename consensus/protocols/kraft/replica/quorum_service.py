@@ -13,7 +13,7 @@ among the authenticated clients. Others get CLUSTER_AUTHORIZATION_FAILED, as wit
 has a whole one. The reply of a busy core is BROKER_NOT_AVAILABLE; then Kafka's replicas retry.
 
 *Replies* (`QuorumReplies`, `AnsweringLeader`). The records of a reply are encoded once for all followers. A new leader
-omits the high watermark until it has committed its first entries: its value may be lower than the followers' values.
+omits the high watermark until it has committed its first entries, because followers may know a higher value.
 """
 
 from collections.abc import Callable, Mapping

@@ -290,7 +290,7 @@ def _record_data(entry: Entry) -> bytes:
 def _next_batch(
     entries: Sequence[Entry], at: int, limits: Limits
 ) -> tuple[int, list[tuple[int, bytes]], int, tuple[int, int, int]]:
-    """Return the end of the batch that begins at an entry; its records; its flags, and its producer with base sequence.
+    """Return end, records, flags, and producer with base sequence of the batch that begins at entry `at`.
 
     A batch ends at its end mark, or before an entry that cannot belong to it.
     """

@@ -125,7 +125,7 @@ class KnownLeader:
             self._redirects = 0
             self.lose(link.url, waits_first=True)
         elif url is None:
-            # A member that joined since the last query: the peer that named it has its address.
+            # The leader joined after the last query. So query the peer that named it, which has the address.
             self.lose(link.url, waits_first=False)
             self._preferred_url = link.url
         else:

@@ -4,8 +4,8 @@
     serve(log):      ROUTER ──▶ ClientEndpoint ──▶ log ──▶ replies
                      log ──changed──▶ the entries since, as StateBroadcast ──▶ PUB; otherwise one every 500 ms
 
-A service binds the sockets before any step that other servers notice, and serves when it has its log. With a secret key
-both sockets are CURVE servers, and only listed keys get replies.
+A service binds the sockets before any step that other servers notice, and serves clients when its log exists. With a
+secret key both sockets are CURVE servers, and only listed keys get replies.
 """
 
 from collections import Counter

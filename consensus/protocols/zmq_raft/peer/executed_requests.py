@@ -3,8 +3,8 @@
     committed entries ──▶ table: request id -> index ──▶ watchers: replies to clients, broadcasts
     a snapshot        ──▶ read and dropped: its bytes belong to the users of the log
 
-Clients read the entries in the log, and this state machine does not interpret them. So it cannot produce a snapshot:
-the operator's program produces the content (`compaction`), and `prepare` sets it with the index of its last entry. A
+Clients read the entries in the log, and this state machine does not interpret them. So it cannot produce a snapshot.
+The operator's program produces the content (`compaction`), and `prepare` sets it, with the index that it covers. A
 snapshot of this server replaces only entries before the first unexpired id. So the log after the snapshot has all
 unexpired ids, and a restart rebuilds the table. The npm package `zmq-raft` also reads its table from the log.
 

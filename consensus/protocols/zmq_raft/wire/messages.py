@@ -215,8 +215,8 @@ class ChangeExpired(Struct, frozen=True):
 class EntriesRequest(Struct, frozen=True, kw_only=True):
     """RequestEntries RPC, 0x3c: entries after `previous_index`; also sent again, to confirm a message of the reply.
 
-    `count` None: all committed entries. 0: stop. `snapshot_offset`: first byte of the snapshot, if the requested
-    entries are compacted; None: from its beginning, or, in a confirmation, unchecked.
+    `count` None: all committed entries. 0: stop. `snapshot_offset` is the first requested byte of the snapshot, if the
+    requested entries are compacted. None: from the beginning; in a confirmation, the offset is not checked.
     """
 
     request_id: RequestId

@@ -4,7 +4,7 @@
 
 A client that requests an impossible membership gets the name and the message of an error (ConfigUpdate, status 2).
 Names and messages equal the package's, if it has them, because its operators know them. Like the package, `read_peers`
-also accepts a peer as a url, which then is its id, and as a map of id and url. Sent lists always contain pairs.
+also accepts a url, which then is also the id, or a map of id and url. Sent lists always contain pairs.
 
 `check_peers` checks one list, received or our own, without context: the package crashes if it cannot read a
 configuration in its log. Only the server with the present configuration can check a change (`check_change`).
