@@ -12,8 +12,7 @@
 
 *LeaderChange is written in version 0 only.* Kafka's controllers stop at any other version, even standby controllers.
 Version 0 lacks directory ids, so a no-op contains only the ids of replicas. This also applies to the leader's own log,
-because entries must not differ between replicas. Other control records, and later versions of LeaderChange, are not
-decoded: the core does not need them.
+because entries must not differ between replicas. Other records and versions stay encoded: the core ignores them.
 
 *Voters* that cannot be decoded are refused, because the core could not use the configuration. The core's configuration
 lacks the kraft.versions of each voter. All present servers support 0 and 1. Other versions are stored as bytes with the
