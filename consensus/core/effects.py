@@ -250,7 +250,7 @@ class TransferOutcome(Enum):
     UNKNOWN = "unknown"
     """This server is not the leader any more, and the new leader is not known yet."""
     TIMED_OUT = "timed-out"
-    """The target was not caught up, or did not take over, within an election timeout; this server still leads."""
+    """The target did not catch up or take over within the maximum election timeout; this server still leads."""
     DECLINED = "declined"
     """The target refused to campaign; this server still leads."""
     NOT_LEADER = "not-leader"

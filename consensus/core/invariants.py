@@ -15,7 +15,7 @@ class InvariantBrokenError(Exception):
 
 
 def check(replica: Replica) -> None:
-    """Raise `InvariantBrokenError` if the replica's numbers are impossible; costs the same for any log and group."""
+    """Raise `InvariantBrokenError` if the replica's numbers are impossible; the cost is equal for any log and group."""
     log, applier = replica.log, replica.applier
     if not (
         0 <= log.durable_index <= log.last_index

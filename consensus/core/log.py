@@ -1,9 +1,9 @@
 """The log of a replica in memory: runs of terms, the newest entries, and the durable index.
 
-The log may be larger than the memory. Decisions need only the term at every index. So this class keeps the *runs of
-terms* (one record per term with entries) and a bounded *tail* of entries. Older entries are read back from storage
-(`ReadEntries`), for a lagging follower or for a state machine after a restart. Entries that are not yet durable never
-leave the tail, because storage could not return them.
+The log may be larger than the memory. Decisions need only the term at every index. So `Log` keeps the *runs of terms*
+(one record per term with entries) and a *tail*: a bounded number of the newest entries. Older entries are read back
+from storage (`ReadEntries`), for a lagging follower or for a state machine after a restart. Entries that are not yet
+durable never leave the tail, because storage could not return them.
 
     index     1  2  3  4  5  6  7  8  9
     term      1  1  1  4  4  5  5  6  6        runs  (1, t1) (4, t4) (6, t5) (8, t6)
@@ -11,8 +11,8 @@ leave the tail, because storage could not return them.
                                 ^              durable 7: Persists of 8 and 9 are under way
 
 *Compaction.* A log may begin later than at index 1. `start` is the place before its first entry, and a snapshot covers
-everything up to this place (Raft section 7). The snapshot may cover more, because later entries are kept for a while
-for followers with a short lag. The term at `start` is kept for the consistency check of the first entry.
+everything up to this place (Raft section 7). The snapshot usually covers later entries as well: the log keeps them for
+a while, for followers with a short lag. The consistency check of the first entry needs the term at `start`.
 
 Configurations take effect when appended and are undone when their entry is truncated (Raft section 6). So the log keeps
 the index of each change of the configuration.
@@ -57,9 +57,9 @@ class TermRun(Struct, frozen=True):
 class RecoveredLog(Struct, frozen=True):
     """The durable log that storage recovered at start. The default is an empty log.
 
-    The log begins after `start`, which is the origin unless there is a `snapshot` that covers it. `tail` holds the
-    entries from `tail_first` to the end; the core drops those beyond its limit. `configurations` are the entries that
-    change the configuration, oldest first.
+    The log begins after `start`: the origin, or a place that `snapshot` covers. `tail` holds the entries from
+    `tail_first` to the end; the core drops those beyond its limit. `configurations` are the entries that change the
+    configuration, oldest first.
     """
 
     runs: tuple[TermRun, ...] = ()
@@ -151,7 +151,7 @@ class Log:
     def configuration_index(self) -> Index:
         """Return the index of the latest configuration.
 
-        If the log no longer has its entry, return the index of `start`.
+        If the log does not contain a configuration, return the index of `start`.
         """
         return self._configurations[-1][0] if self._configurations else self.start.index
 
@@ -318,9 +318,9 @@ class Log:
             self.durable_index = self._writing.popleft()[1]
 
     def trim(self, keep_entries: int, keep_bytes: int) -> None:
-        """Drop the oldest durable entries if memory holds an eighth more entries than permitted, or too many bytes.
+        """Drop the oldest durable entries if memory holds over an eighth too many entries, or too many bytes.
 
-        The eighth makes removals rare, because each one moves all later entries in memory.
+        The eighth makes removals rare: each removal moves all later entries in memory.
         """
         ends = self._bytes_up_to
         if len(ends) <= keep_entries + keep_entries // 8 and self.tail_bytes <= keep_bytes:

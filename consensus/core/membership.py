@@ -9,7 +9,7 @@ true if one server is added or removed (`JointConsensus`). With more changed ser
 own leader in one term. Joint consensus needs both majorities during the change. Learners and endpoints may change with
 any step.
 
-`CatchUp` (thesis section 4.2.1) and the end of a change are in docs/explanation/changing-servers.md.
+docs/explanation/changing-servers.md describes `CatchUp` (thesis section 4.2.1) and the end of a change.
 
 *One at a time* (`Reconfiguration`). A request is refused during another change, while the latest configuration is
 uncommitted, and before the leader has committed an entry of its term. Without the last rule, a leader may not know an

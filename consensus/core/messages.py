@@ -15,9 +15,9 @@ TimeoutNow (Raft figures 2 and 13). A follower that fetches entries uses Kafka's
     DivergingEpoch (epoch, end offset)      LogId: the newest place of a possible agreement of both logs
     error code                              `RefusalReason`; None is success
 
-With indexes from 1 the numbers are the same: an exclusive end offset equals the index of the last entry. Every reply to
-a fetch names the sender's term and its leader, so that a misdirected server finds the leader. An unknown cluster id is
-None and is not compared.
+Kafka's offsets begin at 0 and the core's indexes at 1, so an exclusive end offset equals the index of the last entry.
+Every reply to a fetch contains the sender's term, and the leader if the sender knows it. So a misdirected server finds
+the leader. An unknown cluster id is None and is not compared.
 """
 
 from enum import Enum
@@ -89,7 +89,7 @@ class Fetch(Struct, frozen=True, kw_only=True):
 
 
 class FetchReply(Struct, frozen=True, kw_only=True):
-    """Reply to a Fetch: the entries after its position, or one of three reasons for their absence.
+    """Reply to a Fetch: the entries after its position, if any; or a divergence, a snapshot or an error instead.
 
     `diverging`: the newest place of a possible agreement of the logs. `snapshot`: the snapshot that replaces these
     entries, to be fetched instead. Without an `error`, `leader` is the sender.
@@ -246,9 +246,8 @@ class InstallSnapshot(Struct, frozen=True, kw_only=True):
 class SnapshotReply(Struct, frozen=True, kw_only=True):
     """Reply to InstallSnapshot.
 
-    Accepted: everything before `next_offset` is durable. Refused: nothing changed, and `next_offset` is the offset
-    of the expected chunk. `installed`: the sender holds everything up to the snapshot's last entry durably, and the
-    transfer ends.
+    Accepted: everything before `next_offset` is durable. Refused: `next_offset` is the offset of the expected chunk.
+    `installed`: the sender holds everything up to the snapshot's last entry durably, and the transfer ends.
     """
 
     term: Term

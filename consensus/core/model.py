@@ -63,7 +63,7 @@ Index = int
 Milliseconds = int
 
 MAX_NUMBER = 2**63 - 1
-"""Terms, indexes and correlations are signed 64-bit on the wires."""
+"""Greatest term, index and correlation in the core; the limit of a wire may be lower (`Options.max_term`)."""
 MAX_MEMBERS = 64
 """Servers that one configuration may name."""
 

@@ -1,8 +1,8 @@
 """The settings of one replica: times, batch sizes and the limits that bound its memory.
 
 Raft needs broadcastTime << electionTimeout << MTBF (Raft section 5.6). Followers draw their timeout from
-[`election_timeout_min_ms`, `election_timeout_max_ms`]. Six policies have their own time (`PolicyTimes`), derived from
-the minimum unless it is given. These relations hold:
+[`election_timeout_min_ms`, `election_timeout_max_ms`]. Each of six policies has a time (`PolicyTimes`); its default
+follows from the minimum election timeout. These relations hold:
 
     keep-alive < check-quorum      otherwise a leader resigns while the disks of its followers write
     heartbeat < stickiness         otherwise a follower votes for candidates between two heartbeats
@@ -57,7 +57,7 @@ class Options(Struct, frozen=True):
     """
     max_entries_per_append: int = 512
     max_bytes_per_append: int = 256 * 1024
-    """Size limit of an append, which always carries at least one entry of any size."""
+    """Size limit of the entries in an append; a single entry may exceed it."""
     in_flight: int = 16
     """Maximum number of appends with entries to one follower without a reply."""
     tail_entries: int = 8192

@@ -1,8 +1,8 @@
 """Majorities: the result of a vote and the index held by a majority. Pure functions over sets of voters.
 
 There is one set, or two in joint consensus, and a decision needs a majority in each (Raft section 6). A majority of
-their union is not enough. With five new and three old servers it may contain only one old server, and the other two old
-servers could decide differently. Only voters count: replies of other servers never affect the result.
+their union is not enough. The union of five new and three different old servers has a majority without any old server,
+and the old servers could decide differently. Only voters count: replies of other servers never affect the result.
 """
 
 from collections.abc import Collection, Mapping

@@ -5,16 +5,19 @@
 
 Every message first passes the term check (Raft figure 2, rules for all servers). A higher term makes this server a
 follower. This server refuses a request of an older term, and replies with its own term. It ignores a reply of an older
-term, except a denied vote. Exceptions: within `leader_stickiness_ms` after contact with the leader, a vote request
-(section 6) and a leader from outside the group are refused. Pre-votes and replies of non-voters never change a term. A
-term too far ahead moves ours by one step (`Replica.adopt_term`).
+term, except a vote reply that denies the vote or grants a pre-vote.
 
-`append_receiver` and `fetch_receiver` handle messages of one strategy; `ServerRole` makes the transitions. Only a
-leader appends, reads, changes the members or hands leadership over. Every other server refuses immediately and names
-the leader if known (section 8).
+A leader, and a server within `leader_stickiness_ms` after contact with one, refuse vote requests (section 6), except in
+a transfer. They also refuse a later leader from outside the group. These messages never change a term: pre-vote
+requests, granted pre-votes, and fetches and replies of non-voters (except replies to a fetch). One message raises a
+term by a limited step (`Replica.adopt_term`).
 
-Every request to storage has a number or a position, and its sender matches the reply. A reply without a waiting request
-is dropped and counted. Every request of a peer gets one reply, even an implausible one.
+`append_receiver` and `fetch_receiver` each handle the messages of one replication strategy; `ServerRole` changes the
+role. Only a leader serves proposals, reads, changes of the members and transfers of leadership. Every other server
+refuses these requests immediately, and names the leader if known (section 8).
+
+Every request to storage has a number or a position, which identifies its reply. A reply without a waiting request is
+dropped and counted. Every request of a peer gets one reply, even an implausible request.
 """
 
 from operator import itemgetter
@@ -143,7 +146,7 @@ class Raft:
         replica = self._replica
         replica.now = max(replica.now, now)
         self._take(event)
-        if not replica.outbox.changes_snapshot:  # such a step does not append; the next step will
+        if not replica.outbox.changes_snapshot:  # a step that changes the snapshot must not append; the next step may
             self._advance()
         if self._fetch_receiver is not None:
             self._fetch_receiver.maybe_fetch()
@@ -240,7 +243,7 @@ class Raft:
                     self._fetch_receiver.receive(sender, message)
 
     def _refuse_message(self, sender: ServerId, message: Message) -> None:
-        """Refuse a rejected request; drop a reply."""
+        """Refuse an implausible request; do not answer an implausible reply."""
         if isinstance(message, Reply):
             return
         replica = self._replica

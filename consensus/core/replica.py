@@ -1,19 +1,19 @@
 """The state of a server in every role (Raft figure 2), and the few functions that change it.
 
-`Replica` has the durable state, `hard_state` (currentTerm, votedFor) and `log`, which is durable once the Persist that
-contains it is durable. Roles decide; this module alone adopts a term, casts a vote or appends an entry. So one place
-keeps the numbers of the corresponding Persists.
+`Replica` has the durable state: `hard_state` (currentTerm, votedFor) and `log`. A change is durable when its Persist
+(an effect, numbered from 1) is durable. Roles decide; this module alone adopts a term, casts a vote or appends an
+entry. So one place keeps the numbers of the corresponding Persists.
 
-`Outbox` collects the effects of one step, in order, with at most one Persist, which comes first. It carries all durable
-changes of a step (hard state, truncation, entries), so one fsync covers them. Its number is known in advance: effects
-that depend on it name it as `after`. Independent effects (an established leader's appends) carry 0 and do not wait
-even if they follow the Persist in the list.
+`Outbox` collects the effects of one step, in order, with at most one Persist, which comes first. The Persist carries
+all durable changes of a step (hard state, truncation, entries), so one fsync covers them. Its number is known in
+advance: dependent effects contain this number as `after`. Independent effects (an established leader's appends) contain
+0 and do not wait for the Persist.
 
 `Applier` has the volatile state: commit index and applied index. It passes committed entries to the state machine in
 order, each once in a run of the process, including entries of earlier runs. After a restart the commit index is the
-snapshot's index, or 0. It rises at the first contact with a leader, so the state machine receives the entries after the
-snapshot again. Entries that left the tail are read back, one `ReadEntries` at a time. To keep the order, newer entries
-are not applied before the read is complete.
+snapshot's index, or 0. It rises when a leader reports its commit index, or when this server leads and commits an entry.
+The state machine then receives the entries after the snapshot again. Entries that left the tail are read back, one
+`ReadEntries` at a time. To keep the order, newer entries are not applied before the read is complete.
 """
 
 from collections import Counter
@@ -70,7 +70,7 @@ class Outbox:
     ) -> int:
         """Make a change of the log durable; return the number of its Persist.
 
-        Within a step a truncation comes first, and entries only continue the staged entries.
+        Within a step, a truncation must precede all entries, and further entries must continue the staged entries.
         """
         if self._entries and truncate_from is None:
             self._encoded = self._encoded + encoded if self._encoded and encoded else b""
@@ -127,7 +127,7 @@ class Outbox:
 
 
 class Applier:
-    """The commit index, and the index that the state machine has applied."""
+    """The commit index, and the index of the last entry passed to the state machine."""
 
     def __init__(self, log: Log, outbox: Outbox, options: Options) -> None:
         self._log = log
@@ -255,7 +255,7 @@ class Replica:
         """Return True if the server is a voter of the latest configuration, or of the previous one during a change.
 
         The previous configuration counts while the latest is uncommitted. Without this rule, the removal of server 1
-        from {1, 2} could deadlock: server 2 needs the vote of server 1, whose log is longer.
+        from {1, 2} could deadlock: server 1 has the longer log, so it denies its vote to server 2.
         """
         log = self.log
         uncommitted = log.configuration_index > self.applier.commit
@@ -334,7 +334,7 @@ class Replica:
             self._use_configuration()
 
     def install(self, snapshot: SnapshotDescription) -> int:
-        """Discard the log for a complete received snapshot; return the number of its Persist."""
+        """Replace the log with a complete received snapshot; return the number of the Persist."""
         self.log.replace(snapshot)
         self._use_configuration()
         number = self.outbox.stage_snapshot(Install(snapshot))
@@ -355,6 +355,6 @@ class Replica:
         self.outbox.send(request.candidate, reply, after)
 
     def refuse_append(self, recipient: ServerId, correlation: int, hint: Index) -> None:
-        """Refuse an append. Before this, only the term of this server may have changed."""
+        """Refuse an append, which must not have changed more than the term of this server."""
         reply = AppendReply(term=self.term, success=False, next_index=hint, correlation=correlation)
         self.outbox.send(recipient, reply, self.hard_state_number)

@@ -9,9 +9,9 @@
 `ServerRole` alone changes the role. `raft` and the receivers of messages (`append_receiver`, `fetch_receiver`) derive
 the transition from a message and request it here.
 
-*Leader stickiness* (section 6). Within `leader_stickiness_ms` after contact with a leader, a server refuses every other
-candidate and does not change its own term. It also refuses a leader of a later term that is not a voter of its latest
-or previous configuration (`refuses_outsider`).
+*Leader stickiness* (section 6). Within `leader_stickiness_ms` after contact with a leader, a server refuses every
+candidate without a change of its own term. The only exception is a transfer of leadership. The server also refuses a
+leader of a later term that is not a voter of the server's latest or previous configuration (`refuses_outsider`).
 
 *A leader that has ended* (`leader_ended`). If the leader's process has ended, a server does not wait for its election
 timeout. It no longer refuses candidates, and campaigns in its own slot. The voters have slots of

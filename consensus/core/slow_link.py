@@ -14,7 +14,7 @@ from typing import Final
 from consensus.core.model import Milliseconds
 
 SLOWEST_LINK_BYTES_PER_S: Final = 32 * 1024
-"""A quarter of a link of 1 Mbit/s, which other connections may share."""
+"""About a quarter of a link of 1 Mbit/s, which other connections may share."""
 SMALL_BYTES: Final = 16 * 1024
 
 

@@ -13,10 +13,11 @@ two servers that disagree do not exchange refusals at the speed of the network. 
 the bounded reads under way. It refuses a chunk of a replaced snapshot, so that bytes of two snapshots never mix; the
 follower then drops its chunks and fetches entries.
 
-*Receiving a snapshot* (`SnapshotReceiver`) works the same for both ways. A chunk at a different offset than expected is
-refused, and the refusal contains the expected offset. After the last chunk all bytes are read back from disk and
-verified, so that a corrupt snapshot never replaces a good log. A snapshot of committed entries, or one whose last entry
-is in the log, is not transferred: the log keeps the later entries. Any other snapshot replaces the whole log.
+*Receiving a snapshot* (`SnapshotReceiver`) uses the same code for both messages. A chunk at another offset than
+expected is refused; the reply to InstallSnapshot contains the expected offset. After the last chunk all bytes are read
+back from disk and verified, so that a corrupt snapshot never replaces a good log. A snapshot of committed entries, or
+one whose last entry is in the log, is not transferred: the log keeps the later entries. Any other snapshot replaces the
+whole log.
 """
 
 from msgspec import Struct, field
@@ -69,8 +70,8 @@ class OutgoingSnapshot(Struct):
     end: int = 0
     resume_ms: Milliseconds = 0
     rounds: dict[int, int] = field(default_factory=dict)
-    """Round of `confirm` of each chunk without a reply, by correlation. On a slow link, replies to chunks that seemed
-    lost arrive and contain the follower's offset.
+    """Round of `confirm` of each chunk without a reply, by correlation. On a slow link, a reply to a chunk that seemed
+    lost arrives late, and contains the follower's offset.
     """
 
     def due_ms(self, retry_ms: Milliseconds) -> Milliseconds | None:

@@ -5,13 +5,13 @@
                     └ an election timeout has passed: resume the proposals, in order; the transfer failed
 
 A bounded number of proposals is held, so that the log stops growing and the target can catch up. If the transfer fails
-while this server leads, they are proposed again. If its term ends, they are refused; this is correct, because they were
-never in the log.
+while this server leads, the held proposals are proposed again. If the term of this server ends, they are refused; this
+is correct, because they were never in the log.
 
 After TimeoutNow the target campaigns immediately and without pre-vote. A flag in its vote requests permits voters to
 grant the vote although they are in contact with a leader. For a peer without TimeoutNow, the leader becomes a follower
-when the peer is caught up, and does not campaign for two election timeouts. Another server may then win; the outcome is
-`ELSEWHERE`.
+when the peer is caught up, and does not campaign for two maximum election timeouts. Another server may then win; the
+outcome is `ELSEWHERE`.
 
 The outcome is known only when the next leader is known. So a transfer continues after the leader's term, until the
 transfer's deadline.

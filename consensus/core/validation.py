@@ -1,9 +1,9 @@
 """Checks of received messages before any other part processes them: a message from a correct server always passes them.
 
-Peers are authenticated, but a faulty peer, another version or a stolen key must not break a replica. A message with
-numbers out of range, out of order or in another's name is dropped and counted. A request always gets a reply, here a
-refusal, which no leader counts toward its majority (`append_receiver.refuse_leader`). Impossible terms are refused
-here, so they are never adopted.
+Peers are authenticated, but a faulty peer, another version or a stolen key must not break a replica. A message in
+another server's name, or with numbers out of range or out of order, is dropped and counted. A request always gets a
+reply, here a refusal, which no leader counts toward its majority (`append_receiver.refuse_leader`). Impossible terms
+are refused here, so they are never adopted.
 """
 
 from typing import assert_never, get_args

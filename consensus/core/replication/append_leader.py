@@ -35,7 +35,7 @@ from consensus.core.snapshots import read_next_chunk
 from consensus.core.status import FollowerProgress
 
 EARLY_SHARE = 8
-"""A heartbeat may be sent early by this fraction of the heartbeat interval."""
+"""A divisor: a heartbeat may be sent early by an eighth of the heartbeat interval."""
 
 
 class AppendLeader:
@@ -147,7 +147,7 @@ class AppendLeader:
         elif progress.refused(request, message.next_index) or progress.next <= replica.log.start.index:
             self._replicate(sender, progress)
         if was_unreachable:
-            # Its other open requests may be overdue again soon.
+            # The follower's other open requests may be overdue again soon.
             tracker.wake_by(self._due_ms(progress))
         self._resume_requests(sender, progress)
 
@@ -180,7 +180,7 @@ class AppendLeader:
         """Go back to the entries that the peer lacks.
 
         The peer has not replied, so this is not contact for check-quorum or a read. If the peer lacks acknowledged
-        entries, it has lost them, and the link may not send later entries first.
+        entries, it has lost them, and needs them before later entries.
         """
         progress = self._followers.get(peer)
         request = None if progress is None else progress.pop_request(correlation)

@@ -5,13 +5,13 @@
                  ▼
               entries after it ──▶ reply        none ──▶ parked until an append, a new commit index, or its time is up
 
-A new commit index waits for entries for `commit_notice_ms`. A reply with only the index has the cost of a reply with
-the next entry. It would often precede that entry by a moment.
+The reply with a new commit index waits up to `commit_notice_ms` for the next entry. A separate reply with only the
+index would cost as much as the reply with that entry, and often precede it by a moment.
 
 The next fetch is the only acknowledgment of the last reply. A follower without a fetch for `check_quorum_ms` does not
 count for check-quorum. So a leader resigns if all followers stop fetching (the KIP's leader progress timeout). A new
 leader announces itself to the voters (BeginQuorumEpoch, repeated until a voter replies or fetches). A leader that
-resigns by choice sends EndQuorumEpoch, which lists its successors, so that the election need not wait.
+resigns within its term sends EndQuorumEpoch, which lists its successors, so that the election need not wait.
 
 There is one parked fetch per replica. For replicas that are not voters the number is bounded. A further observer's
 fetch is not parked: the reply has entries from memory or is empty.

@@ -238,7 +238,7 @@ class FetchReceiver:
                 replica.hard_state_number,
             )
             backoff_ms = succession_backoff_ms(replica, end.preferred.index(replica.server_id))
-            # The server campaigns now if its time is over.
+            # Without a back-off, this server campaigns now.
             self._role.follow_no_leader_until(replica.now + backoff_ms)
             self._role.expire()
 

@@ -12,9 +12,9 @@ of the log. If the leader no longer has the entries, it names its snapshot. Chun
 previous one is durable; entries follow when the snapshot is installed (`snapshots`).
 
 *Size of a request.* The size is halved when a reply is overdue, and doubled when a reply of at least half the size
-comes soon. So on any link a fetch takes only a part of the timeout. The bytes of a larger batch are reported as they
-arrive (`AnswerArriving`). Until the reply is complete they count as contact, and the fetch is not repeated. A fetch of
-zero bytes shows the leader that this follower is alive.
+comes soon. So on any link a fetch takes only a part of the timeout. The transport reports the bytes of a large reply as
+they arrive (`AnswerArriving`). They count as contact, and the fetch is not repeated while they arrive. A fetch of zero
+bytes shows the leader that this follower is alive.
 
 One fetch is under way at a time. After a reply without a change the next fetch waits for its time. Otherwise follower
 and leader would exchange empty messages without a pause.

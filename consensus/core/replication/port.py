@@ -25,7 +25,7 @@ class Replication(Protocol):
         """Return the time of the next work of `expire`; report an earlier time to `ProgressTracker.wake_by`."""
 
     def begin(self) -> None:
-        """Announce leadership, after the first entry of the term."""
+        """Announce leadership; the leader has appended its first entry, if it needs one now."""
 
     def expire(self) -> None:
         """Do the work that is due."""

@@ -12,8 +12,8 @@ bounded.
 
 *Size of a request.* On a slow link, a request that seems lost may still be on its way. So the size of requests and the
 window are halved when a reply is overdue, and doubled when a reply comes soon. If only one request may be open, the
-first requests are small. Otherwise a large request has a longer timeout while its connection lasts: the slowest link
-must be able to carry its bytes.
+first requests are small. If several may be open, a large request has a longer timeout while its connection lasts: the
+slowest link must be able to carry its bytes.
 
 *Commitment.* Only `acknowledge` and `own_disk_caught_up` commit, for either strategy. An index commits when a majority
 of voters holds it durably *and* its entry has the leader's own term (Raft section 5.4.2). Entries of older terms commit
@@ -72,7 +72,7 @@ class SentAppend:
 
 @dataclass(slots=True)
 class Progress:
-    """One follower as its leader sees it. `round_number` only rises; `match` falls only if it may have lost entries."""
+    """One follower as its leader sees it. `match` falls only if the follower may have lost entries."""
 
     next: Index
     contact_ms: Milliseconds = 0
@@ -226,7 +226,7 @@ class Progress:
         return min((sent.sent_ms + sent.transfer_ms for sent in self.in_flight.values()), default=None)
 
     def succeeded(self, request: SentAppend, match: Index, now: Milliseconds) -> None:
-        """Record that the follower holds everything up to `match` durably; it rejected any later entries."""
+        """Record that the follower holds everything up to `match` durably, and rejected the rest of the request."""
         if match > self.match:
             self.match, self.advanced_ms = match, now
         if request.last > request.previous and match < request.last:
