@@ -5,13 +5,13 @@
                        └── closed if it waits too long, or is the oldest of too many, of its source or of all
 
 A connection gets a task, a TLS session and a signature only after its first byte and when its turn has come. Until then
-it is one descriptor. So this process empties the kernel's queue even in a flood, and servers of the farm do not wait in
-that queue.
+it costs one descriptor. So this process empties the kernel's queue even in a flood, and servers of the farm do not wait
+in that queue.
 
 A source is known if a server has recently proven its identity from there. Known and unknown sources have separate
 places. Connections of known sources are handled as soon as they are readable. Connections of unknown sources are
-handled at a limited rate. Sources take turns. The last readable connection of a source comes first, because in a flood
-the oldest ones are already abandoned. A /64 of IPv6 is one source.
+handled at a limited rate. Sources take turns. Within a source, the connection that became readable last is handled
+first: in a flood, the senders have already abandoned the oldest ones. A /64 of IPv6 is one source.
 
 When `accept` lacks a descriptor or memory, the oldest connection of an unknown source is closed. Accepting continues a
 moment later.
@@ -131,7 +131,7 @@ class _Places:
         self._readable.setdefault(pending.source, []).append(pending)
 
     def next(self) -> _PendingStream | None:
-        """Remove and return the last readable connection of the next source."""
+        """Take the next source; remove and return its connection that became readable last."""
         if not self._readable:
             return None
         source, readable = next(iter(self._readable.items()))

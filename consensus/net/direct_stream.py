@@ -37,7 +37,7 @@ class DirectStream(trio.abc.Stream):
         return len(self._unsent)
 
     def send_now(self, data: bytes) -> bool:
-        """Send without waiting; False if the kernel did not take all: then `send_all(b"")` carries the rest."""
+        """Send without waiting. Return False if the kernel did not take all bytes; `send_all(b"")` sends the rest."""
         self._accept(data)
         if not self._sending:
             self._push()

@@ -56,11 +56,11 @@ class MemoryTransport:
         self._running: tuple[trio.Nursery, Receiver] | None = None
 
     def send(self, recipient: ServerId, request: Request) -> None:
-        """Queue a request; it is lost if the recipient does not run when it arrives."""
+        """Queue a request, which is lost if the recipient does not run at the time of arrival."""
         self._to(recipient).put(lambda peer: peer.take_request(self, request))
 
     def connect(self, peers: Collection[ServerId]) -> None:
-        """Introduce this server to the peers that run, and them to it; the others do so when they start."""
+        """Connect to each running peer, and notify both servers. A peer that starts later connects to this server."""
         for peer in peers:
             self._to(peer).put(lambda _: None)
 
@@ -80,7 +80,7 @@ class MemoryTransport:
                     del self._network.running[self.server_id]
 
     def met(self, peer: "MemoryTransport") -> None:
-        """Report a connection to this run of the peer to this server."""
+        """Notify this server of a connection to this run of `peer`."""
         if self._running is not None:
             self._running[1].peer_connected(peer.server_id, _EXTENSIONS)
 

@@ -4,14 +4,16 @@
     its request        waits until all of it has room               its bytes are taken as they come
     the budget is full its connection is not read until then        the source that holds most loses a connection
 
-The first `FREE_BYTES` of a connection, or of a server's request, are not counted: votes, heartbeats and ordinary
-submissions are smaller. A server is proven if it has authenticated as a member.
+A server's request of up to `FREE_BYTES` is not counted; votes and heartbeats are smaller. The first `FREE_BYTES` of any
+other peer's connection are not counted; ordinary submissions are smaller. A server is proven if it has authenticated as
+a member.
 
-A server's request reserves room for all of its bytes before its remaining bytes are read. So two requests cannot each
-hold half of the budget and wait for the other half. A request with reserved room waits only for its own bytes and this
-server's disk. So it always gets a reply and releases its room. Clients have a separate budget. Their replies wait for
-commitment and therefore for the leader's appends, so these appends must never wait for clients. One server gets at most
-a part of the servers' budget, so a hostile server that sends its bytes one by one delays only itself.
+A larger request of a server reserves room for all of its bytes before its remaining bytes are read. So two requests
+cannot each hold half of the budget and wait for the other half. A request with reserved room waits only for its own
+bytes and this server's disk. So it always gets a reply and releases its room. Clients have a separate budget. Their
+replies wait for commitment and therefore for the leader's appends, so these appends must never wait for clients. One
+server gets at most a part of the servers' budget, so a hostile server that sends its bytes one by one delays only
+itself.
 """
 
 from collections import Counter

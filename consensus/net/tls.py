@@ -1,10 +1,10 @@
 """A node's certificate, and TLS between nodes that pin each other's certificates.
 
-By default a node signs its own certificate on first start, and gossip carries its SHA-256, signed by the node's
-identity. A client accepts exactly the certificate with that fingerprint. Names in a certificate would prove nothing
-here and would reveal the program to an observer, so they are neutral. An authority for each farm, the usual solution,
-would add a private key, and no node would detect its theft. An operator can use an existing authority instead
-(`authority_context`); then a client checks names and dates.
+By default a node signs its own certificate on first start. Gossip carries the SHA-256 of the certificate (the
+*fingerprint*), signed by the node's identity. A client accepts exactly the certificate with that fingerprint. Names in
+a certificate would prove nothing here and would reveal the program to an observer, so they are neutral. An authority
+for each farm, the usual solution, would add a private key, and no node would detect its theft. An operator can use an
+existing authority instead (`authority_context`); then a client checks names and dates.
 
 All self-signed certificates of nodes have the same dates, from 1970 to 9999. A client does not compare these dates with
 its clock (docs/explanation/security.md, "Bounds").
@@ -92,7 +92,7 @@ def load_or_create_certificate(state_dir: Path) -> NodeCertificate:
 def client_context() -> ssl.SSLContext:
     """Return the TLS context for connecting. It verifies nothing: `check_pinned` must follow the handshake.
 
-    All connections share it: its creation takes the processor time of a handshake.
+    All connections share it, because its creation takes as much processor time as a handshake.
     """
     context = _context(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

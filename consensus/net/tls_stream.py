@@ -98,7 +98,7 @@ class TlsStream(DirectStream):
                 raise trio.BrokenResourceError(f"TLS: {_reason(error)}") from error
 
     def _decrypt(self, limit: int) -> bytes | None:
-        """Return the received bytes, whole records only; None if more must arrive first."""
+        """Return decrypted bytes of complete records, at most `limit`; None if more bytes must arrive first."""
         records: list[bytes] = []
         size = 0
         incoming, tls = self._incoming, self._tls

@@ -40,5 +40,5 @@ class TransferTime(Struct):
         self.until_s = now_s + min(self.timeout_s, left_s + count / LEAST_BYTES_PER_S)
 
     def completed(self, now_s: float) -> None:
-        """Give the next message of the connection its whole time: it has waited for this one."""
+        """Allow the full timeout for the next message of the connection, which has waited for this message."""
         self.until_s = now_s + self.timeout_s

@@ -1,6 +1,6 @@
 """Committed entries on their way to the state machine: in order, each once since the start or the last restore.
 
-Turns of the event loop push entries; a separate task calls the state machine and waits for it. It yields after
+Turns of the event loop push entries; a separate task calls the state machine and waits for it. The task yields after
 `APPLIED_AT_ONCE` entries, so a slow state machine delays a heartbeat by at most the time of these entries. Pushed
 entries beyond `queue_bytes` are dropped unless the queue is empty, and the task reads them from storage later. The
 queue stores only the commit index of dropped entries.
@@ -59,7 +59,7 @@ class Applying:
         self.restores = 0
 
     def push(self, effect: Apply) -> None:
-        """Queue committed entries; if the queue is full, storage will read them again."""
+        """Queue committed entries. If the queue is full, drop them; the task reads them from storage later."""
         self.commit = effect.first + len(effect.entries) - 1
         if not self._queue or self._size_bytes + effect.size_bytes <= self._queue_bytes:
             self._queue.append(effect)
@@ -100,9 +100,7 @@ class Applying:
     async def capture(self) -> tuple[Index, Iterator[bytes] | AsyncIterator[bytes]]:
         """Wait until the state machine is captured; return the index of its last entry and its bytes.
 
-        One caller at a time.
-
-        The index is `applied`, or a lower `snapshot_index` that the bytes cover.
+        The index is `applied`, or `snapshot_index()` if lower. Only one caller at a time is permitted.
         """
         taken = trio.Event()
         self._captures.append(taken)

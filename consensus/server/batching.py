@@ -87,7 +87,7 @@ class Proposal:
         self._on_reply: Callable[[ProposalResolved], None] | None = on_reply
         self._accepted = accepted
         self.wants_accepted = accepted is not None
-        """True if its client requested a report when the leader has appended its commands."""
+        """True if the client requested a report of the append, before the commitment."""
 
     def accept(self, position: LogId) -> None:
         """Report the place of the last command to the client, if it still waits."""
@@ -137,7 +137,7 @@ class Batches:
         self._waiting_bytes = 0
         self._first_waits_since_s = 0.0
         self._unaccepted: dict[int, list[Proposal]] = {}
-        """Batches, by number, with a client that requested a report when the leader has appended its commands."""
+        """Batches, by number, with a client that requested a report of the append."""
         self._last_size = 0
         self._idle_until_s = 0.0
         self._batch_commands = options.batch_commands
@@ -236,7 +236,7 @@ class Batches:
         return batch
 
     def end(self) -> None:
-        """Stop: proposals that were never submitted never take effect."""
+        """Stop: refuse the waiting proposals, which never take effect."""
         while self._waiting:
             proposal = self._take_oldest()
             if not proposal.abandoned:

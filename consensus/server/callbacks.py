@@ -2,9 +2,9 @@
 
     turn ──▶ core.step ──▶ effects ──▶ run_callback(on_reply, answer)        the turn continues after any exception
 
-The core has completed its step when such a function runs, so its error does not contradict the stored state. Without
-this boundary the error ends the turn, and with it the server: one reply that cannot be encoded would stop a voter. The
-error is a fault of the program; it is logged with its traceback.
+The core has completed its step when such a function runs, so an error of the function does not contradict the stored
+state. Without this boundary the error would end the turn and the server: one reply that cannot be encoded would stop a
+voter. The error is a fault of the program, and is logged with its traceback.
 """
 
 import logging

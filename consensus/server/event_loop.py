@@ -36,7 +36,7 @@ def now_ms() -> Milliseconds:
 def next_tick_s(period_s: float, pause_s: float = 0.0) -> float:
     """Return the first multiple of the period on the loop's clock after a pause.
 
-    Periodic checks use these moments, so one wake-up serves the checks of one second.
+    Checks with the same period use the same moments, so one wake-up serves all of them.
     """
     earliest_s = trio.current_time() + pause_s
     tick_s = (math.floor(earliest_s / period_s) + 1) * period_s

@@ -101,10 +101,10 @@ def _accept(_content: object) -> None:
 class ContentChecks(Struct, frozen=True):
     """Checks by the state machine's owner before this server stores content from another server.
 
-    An entry in the log is applied at each restart. An entry that the state machine cannot apply would stop the server
-    permanently. So it is refused on arrival. A refused append is not contact with a leader. It does not restart a
-    timer, and its reply does not count for a lease or a majority. A refused snapshot has been received completely, but
-    is not installed. Each check returns its objection as text, or None; it must not raise.
+    Each restart applies the entries after the snapshot again. So an entry that the state machine cannot apply would
+    stop the server at each start, and is refused on arrival. A refused append is not contact with a leader. It does not
+    restart a timer, and its reply does not count for a lease or a majority. A refused snapshot has been received
+    completely, but is not installed. Each check returns its objection as text, or None; it must not raise.
     """
 
     entries: Callable[[tuple[Entry, ...]], str | None] = _accept

@@ -49,7 +49,7 @@ class JobBlocked(Struct, frozen=True):
 
 
 POSTPONED_S: Final = 0.2
-"""A set deadline is replaced with a later one only if the new one is at least these seconds later."""
+"""Least postponement of a set deadline, in seconds; a smaller postponement is ignored."""
 
 Notified = Received | Rejected | AppendNotSent | AnswerArriving | PeerExtensions | PeerEnded
 Urgent = Notified | Requested | JobDone | JobBlocked | DiskSpace

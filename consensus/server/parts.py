@@ -74,7 +74,7 @@ class ServerParts:
     recovered: Callable[[Recovery], None] = _ignore
     """Called in the thread that has recovered the storage.
 
-    If it raises `StorageError`, the directory is closed again.
+    If it raises an error, the directory is closed again.
     """
     disk_thread: bool = True
     """False: the disk is used in trio's thread.

@@ -201,7 +201,7 @@ class ConsensusServer:
     async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
         """Submit commands and wait until they are committed, refused, or of unknown fate.
 
-        Raises `ValueError` for commands that can never be stored. If canceled, their fate is unknown.
+        Raises `ValueError` for commands that can never be stored. A cancellation leaves their fate unknown.
         """
         result: CallbackResult[ProposalResolved] = CallbackResult()
         proposal = self.submit(commands, result.give)
@@ -249,8 +249,8 @@ class ConsensusServer:
     ) -> ConfigurationResolved:
         """Change the cluster's voters and learners through this leader; wait until the change is committed or refused.
 
-        `head`: bytes of the protocol in the entry of the first configuration (`entry_data`). A new voter must be
-        running, with an empty log, and be reachable. If the caller is canceled, the change continues.
+        `head`: bytes of the protocol in the entry of the first configuration (`entry_data`). A server that joins must
+        run, be reachable, and begin with an empty log. If the caller is canceled, the change continues.
         """
         target = Configuration(voters, (), learners)
         if self._calls.ended:

@@ -13,7 +13,8 @@ receives the snapshot, a new one would restart the transfer: it is postponed unt
 size.
 
 *Kept log.* At most the last `retain_bytes` of the log up to the snapshot's last entry are kept. Followers with a short
-lag and readers of the log use them. `keep_from` may reduce them by age. A reader cannot prevent the removal of entries.
+lag and readers of the log use these entries. `keep_from` may keep fewer entries, such as by age. A reader cannot
+prevent the removal of entries.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator

@@ -37,7 +37,7 @@ class DiskFull(Struct, frozen=True):
 
 
 class ContentRejected(Struct, frozen=True):
-    """A server sent entries or a snapshot that this server's state machine cannot apply; nothing of it was stored."""
+    """A server sent entries or a snapshot that this server's state machine cannot apply; this server refused them."""
 
     sender: ServerId | None
     reason: str
@@ -49,7 +49,7 @@ Notice = RoleChanged | ConfigurationChanged | DiskFull | ContentRejected
 class ServerDescription(Struct, frozen=True):
     """The core's description, and the figures of the shell (the server around the core).
 
-    Counts are since the process began.
+    Counts begin at 0 with each `ConsensusServer`.
     """
 
     raft: RaftDescription

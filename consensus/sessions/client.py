@@ -75,7 +75,7 @@ class ExactlyOnceClient:
         self._numbers = RequestNumbers(name, self._open_session, limits)
 
     async def submit(self, command: bytes, *, timeout_s: float = 30.0) -> Submission:
-        """Execute `command` at most once. Committed: it was executed. Unknown: perhaps. Any other outcome: it never is.
+        """Execute `command` at most once. Committed: it was executed. Unknown: perhaps. Otherwise: it never is.
 
         Raises `SessionExpiredError` if the servers can no longer show whether it was executed. A server without the
         protocol's extensions cannot report this, and closes the connection: then the outcome is unknown.
@@ -90,7 +90,7 @@ class ExactlyOnceClient:
         with trio.move_on_at(deadline_s):
             request = await self._numbers.take()
         if request is None:
-            reason = f"no session could be begun within {timeout_s:g} s: no leader answered; nothing was submitted"
+            reason = f"not submitted within {timeout_s:g} s: no leader opened a session, or too many commands wait"
             return Submission(Outcome.NOT_LEADER, reason=reason)
         try:
             found = await self._client.submit(

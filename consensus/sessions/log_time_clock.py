@@ -41,7 +41,7 @@ def next_log_time(log_time_ms: Milliseconds, elapsed_ms: Milliseconds, clock_ms:
 class SessionClock:
     """Writes clock entries, by `propose`, while the server that feeds `machine` leads.
 
-    `period_ms` is well below the expiry of sessions.
+    `period_ms` must be well below the expiry of sessions.
     """
 
     def __init__(

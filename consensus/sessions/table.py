@@ -6,9 +6,9 @@ number gets its result and is not executed. The table is replicated state: commi
 from index, log time and request. `change_results` changes it outside the log, for a state that begins a new cluster.
 
 A session expires after `expiry_ms` of log time without requests, or if more than `sessions_max` exist and it is the
-least recently used. A later request in its name must not be executed as new. So a client states the *start* of its
-session: a log index that it saw before its first request. The greatest last index of all expired sessions is the
-*floor*:
+least recently used. A later request of an expired session must not be executed as new. So each request contains the
+*start* of its session: a log index that the client saw before the session's first request. Each session has a last
+index, the index of its newest request. The *floor* is the greatest last index of all expired sessions:
 
     unknown client, start at the floor or after  new: no expired session can be this one
     unknown client, start below the floor        perhaps expired: refused; the client begins a session with a new start
@@ -89,8 +89,8 @@ class SessionLimits(Struct, frozen=True):
     reserved_prefix: str = ""
     """Prefix of preferred clients' names.
 
-    Their sessions are dropped only if no others are left: any client can fill the table with other sessions. Empty: no
-    session is preferred.
+    A full table drops their sessions only if it has no other sessions: any client can fill the table with other
+    sessions. Empty: no session is preferred.
     """
 
     def is_reserved(self, client: str) -> bool:
@@ -114,7 +114,7 @@ class SessionTable:
     def __init__(self, limits: SessionLimits = DEFAULT_LIMITS) -> None:
         self.limits = limits
         self.floor: Index = 0
-        """The highest index of all sessions that have expired so far."""
+        """The greatest last index of all sessions that have expired so far."""
         self._now_ms: Milliseconds = 0
         self._sessions: dict[tuple[str, Index], _Session] = {}
 
@@ -176,7 +176,7 @@ class SessionTable:
             self._expire_longest_silent()
 
     def turn_back(self, by_ms: Milliseconds) -> None:
-        """Set log time back by so much: the idle time of each client stays the same."""
+        """Set log time back by `by_ms`; the idle time of each client does not change."""
         self._now_ms = max(0, self._now_ms - by_ms)
         for session in self._sessions.values():
             session.last_ms = max(0, session.last_ms - by_ms)

@@ -4,10 +4,10 @@ One process owns a directory: it holds an flock on the file `lock` until it ends
 is 0700, its missing parents have the default mode. All calls block; the server makes them in a worker thread, one at a
 time.
 
-A failed sync is final: the kernel may have dropped the unwritten pages and report success the next time. So `OSError`
-ends the process, except if the disk (or quota) is full. `perform_all` then raises `OutOfSpaceError` with the number of
-the first operation after the last successful sync. From there the caller resumes, and repeats the unsynced writes. A
-repeated removal or renaming of a file is not an error.
+A failed sync is final: the kernel may have dropped the unwritten pages and report success the next time. So an
+`OSError` ends the server, except if the disk (or quota) is full. In this case `perform_all` raises `OutOfSpaceError`
+with the number of the first operation after the last successful sync. The caller resumes there, and repeats the
+unsynced writes. A repeated removal or renaming of a file is not an error.
 """
 
 import errno
@@ -288,7 +288,7 @@ def open_directory(
 ) -> tuple[Directory, Recovery]:
     """Lock, read, check and repair the directory, or make a new storage in an empty one. Blocks.
 
-    `generation` is the node's restart epoch, raised before each start. None: the storage counts its starts itself, and
+    `generation` is a number that the node raises before each start. None: the storage counts its starts itself, and
     cannot detect that the node's other state is older. Raises `StorageError` with the remedy.
     """
     directory = Directory(path)

@@ -1,9 +1,9 @@
 """The disk worker: performs one job at a time, and retries on a full disk.
 
-A full disk blocks a group. Every `retry_ms`, the worker resumes the group at the place in `OutOfSpaceError`, until
-there is space. Between two tries the worker performs other jobs of the executor: votes and reads. On a full disk, a job
-that no other work depends on is abandoned. Any other error ends the worker, and with it the server: after a failed sync
-the content of the disk is unknown.
+A full disk blocks a *group* of Persists (`WriteJob`). Every `retry_ms`, the worker resumes the group at the place in
+`OutOfSpaceError`, until there is space. Between two tries the worker performs other jobs of the executor: votes and
+reads. On a full disk, a job that no other work depends on is abandoned. Any other error ends the worker, and with it
+the server: after a failed sync the content of the disk is unknown.
 
 *Groups* are on the critical path of each entry, on the leader and on followers. So `submit` passes a group to the disk
 directly. The disk reports its end within this call, or in a later turn of the event loop. The worker's task retries

@@ -2,9 +2,9 @@
 
     write aside ──▶ fsync the file ──▶ rename over ──▶ fsync the directory
 
-Without the first fsync a crash can leave the new name without content; without the second, the old name. A kill leaves
-the file aside, possibly with a secret. Its writer holds an flock on it until the rename, so the next writer of the same
-file removes it. A file system without locks keeps such files.
+Without the first fsync a crash can leave an empty file; without the second it can restore the old content later. A
+killed writer leaves its temporary file, possibly with a secret. Each writer holds an flock on its temporary file until
+the rename, so the next writer of the same file can remove an unlocked one. A file system without locks keeps them.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ from consensus.storage.file_access import errors_with_path
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
-    """Make `content` the durable content of `path`, with a user and group. Raises OSError; the old content stays."""
+    """Make `content` the durable content of `path`, with a user and group. Raises OSError."""
     descriptor, aside = open_aside(path)
     try:
         with errors_with_path(path), os.fdopen(descriptor, "wb") as file:

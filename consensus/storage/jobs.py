@@ -1,6 +1,6 @@
 """Jobs of the disk, in order, from the server's executor to the disk worker.
 
-    WriteJob          a group of Persists, with one sync: work that waits for them continues after the job
+    WriteJob          a group of Persists, with one sync of its entries: dependent work continues after the job
     HardStateJob      term and vote alone, during a group that waits for space
     ReadJob           entries or a chunk of a snapshot, for the core, for a reader or for the state machine
     SnapshotWrite     a chunk of a snapshot that is being taken: nothing depends on it yet

@@ -54,7 +54,8 @@ SPARE = "spare" + SEGMENT_SUFFIX + NEW_SUFFIX
 STEP_BYTES = 512 * 1024
 """Usual bytes of one preparation step. The next group may have to wait for a step, 50 ms on a disk of 10 MB/s.
 
-Half of this size needs twice as many syncs. They took 1.1 s instead of 0.6 s for 40 MB of log, whose groups took 10 s.
+Half of this size needs twice as many syncs: for 40 MB of log, whose groups took 10 s, these syncs took 1.1 s instead of
+0.6 s.
 """
 SMALL_SEGMENT_BYTES = 1024 * 1024
 """The least size of an adopted spare. With `prepares_ahead`, also the size of a segment that a group makes itself."""
@@ -303,7 +304,8 @@ class Journal:
     def plan_compact(self, first_kept: Index) -> list[DiskOperation]:
         """Remove the segments whose entries all precede `first_kept`; a snapshot must cover them.
 
-        One at a time, oldest first, each made durable before the next, so that a crash does not leave a hole.
+        The operations remove one segment after another, the oldest first. Each removal is durable before the next, so
+        that a crash does not leave a hole.
         """
         operations: list[DiskOperation] = []
         while len(self._segments) > 1 and self._segments[0].last < first_kept:
@@ -349,7 +351,7 @@ class Journal:
         self._durable = self.last.index
 
     def extents(self, first: Index, last: Index, limit_bytes: int) -> list[Extent]:
-        """Return the places of the entries [first, last]: as many whole groups as needed for `limit_bytes` of them."""
+        """Return the places of the entries [first, last]: whole groups, enough for `limit_bytes` of entries."""
         extents: list[Extent] = []
         left = limit_bytes
         index = first

@@ -67,7 +67,7 @@ class StorageOptions(Struct, frozen=True):
     segment_bytes: int = 64 * 1024 * 1024
     tail_entries: int = 8192
     tail_bytes: int = 8 * 1024 * 1024
-    """The newest entries that recovery hands to the core, which keeps them in memory."""
+    """Limits of the newest entries (`tail_entries`, `tail_bytes`) that recovery passes to the core, for its memory."""
     snapshot_form: SnapshotForm = IMAGE
     """The form of the group's snapshots, which its protocol chooses."""
 

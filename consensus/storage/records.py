@@ -7,7 +7,8 @@ A *group* has the entries of one write, or a part of them. Its payload is their 
 (`entry_data.encode_group`). So a follower writes the received bytes, with one checksum per group. A *cut* is a record
 without payload after a group whose later part was truncated. It contains the first removed index.
 
-Entries up to `durable` were durable. Recovery refuses damage to them as rot, and does not cut it off as a torn tail.
+Each record contains an index `durable`: the entries up to it were durable when the record was written. Recovery refuses
+damage to these entries as rot, and does not cut it off as a torn tail.
 
 Both checksums of a record start from a value derived from the ids of the node and of the storage. Decoders raise
 `RecordError` and nothing else.
@@ -202,7 +203,7 @@ def records_in(
 ) -> Iterator[tuple[int, RecordHeader, memoryview]]:
     """Yield the valid records of one file from `offset` on, in order, up to the first invalid one.
 
-    `read` returns so many bytes from an offset on, or fewer at the end of the file.
+    `read(offset, size)` returns `size` bytes from `offset` on, or fewer at the end of the file.
     """
     start, chunk = offset, b""
     view = memoryview(chunk)

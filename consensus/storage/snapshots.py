@@ -1,4 +1,4 @@
-"""The planner of snapshots on disk. After a crash at any point, one complete snapshot is left.
+"""The planner of snapshots on disk. After a crash at any point, the old or the new snapshot is complete.
 
     taking       SnapshotWriter.plan(data) … plan_end()  ──▶  a `.new` file, written and synced chunk by chunk
     receiving    plan_chunk(chunk) …                      ──▶  a `.new` file, each chunk synced before its reply
