@@ -92,8 +92,8 @@ class PeerExtensions(Struct, frozen=True):
 class ChangeConfiguration(Struct, frozen=True):
     """A caller's request to change the member set to `target`, which is not joint.
 
-    The `ConfigurationResolved` of this request repeats `change_id`. `head` is stored with the first configuration that
-    the change appends (`entry_data`), such as the id of a client's request.
+    The `ConfigurationResolved` of this request repeats `change_id`. `head`, such as the id of a client's request, is
+    stored with the first configuration that the change appends (`entry_data`).
     """
 
     change_id: int

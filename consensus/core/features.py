@@ -91,7 +91,8 @@ class LeaderRecords(Struct, frozen=True):
     named: Callable[[ServerId], ServerId] = _as_it_is
     """Returns the name of a server as the no-op contains it.
 
-    It omits values that the wire does not carry. Otherwise the followers would store another entry than the leader.
+    The function omits values that the wire does not carry. Otherwise the followers would store another entry than the
+    leader.
     """
 
 

@@ -154,7 +154,7 @@ class Leader:
     def needs_no_entry_yet(self) -> bool:
         """Return True if the first entry may wait.
 
-        The protocol permits it, all entries are committed, and no change is open.
+        This requires that the protocol permits it, all entries are committed, and no change is open.
         """
         replica = self._replica
         return (

@@ -12,7 +12,7 @@ TimeoutNow (Raft figures 2 and 13). A follower that fetches entries uses Kafka's
     leader epoch                            term
     fetch offset, last fetched epoch        LogId: the end of the fetcher's log
     high watermark                          commit index
-    DivergingEpoch (epoch, end offset)      LogId: the newest place of a possible agreement of both logs
+    DivergingEpoch (epoch, end offset)      LogId: the last position that both logs may share
     error code                              `RefusalReason`; None is success
 
 Kafka's offsets begin at 0 and the core's indexes at 1, so an exclusive end offset equals the index of the last entry.
@@ -91,8 +91,8 @@ class Fetch(Struct, frozen=True, kw_only=True):
 class FetchReply(Struct, frozen=True, kw_only=True):
     """Reply to a Fetch: the entries after its position, if any; or a divergence, a snapshot or an error instead.
 
-    `diverging`: the newest place of a possible agreement of the logs. `snapshot`: the snapshot that replaces these
-    entries, to be fetched instead. Without an `error`, `leader` is the sender.
+    `diverging`: the last position that both logs may share. `snapshot`: the snapshot that replaces these entries, to be
+    fetched instead. Without an `error`, `leader` is the sender.
     """
 
     term: Term
@@ -266,7 +266,7 @@ class TimeoutNow(Struct, frozen=True):
 
 
 class TimeoutNowReply(Struct, frozen=True):
-    """Reply to TimeoutNow, with True if the campaign began. `term` is the term before the campaign."""
+    """Reply to TimeoutNow. `accepted` is True if the campaign began; `term` is the term before the campaign."""
 
     term: Term
     accepted: bool

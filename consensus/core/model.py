@@ -240,7 +240,7 @@ class Entry(Struct, frozen=True, gc=False):
 
 
 class NoOp(Struct, frozen=True):
-    """The contents of a no-op. A LeaderChange of Kafka names the leader and its voters; otherwise it is empty."""
+    """The contents of a no-op. Kafka's LeaderChange names the leader, the voters and its electors; others are empty."""
 
     leader: ServerId | None = None
     voters: tuple[ServerId, ...] = ()

@@ -66,7 +66,7 @@ class Options(Struct, frozen=True):
     """
     tail_bytes: int = 8 * 1024 * 1024
     snapshot_chunk_bytes: int = 256 * 1024
-    """A chunk of a snapshot; one is under way to a follower at a time, so a slow follower determines the rate."""
+    """Size limit of a chunk. One chunk is under way to a follower, so a slow follower determines the rate."""
     max_snapshot_bytes: int = 4 * 1024 * 1024 * 1024
     """The largest snapshot that a follower takes from its leader."""
     catch_up_rounds: int = 10
@@ -84,9 +84,9 @@ class Options(Struct, frozen=True):
     In this term servers no longer campaign: with a greater term a server could not send its term, or read its own file.
     """
     lease_clock_bound_ms: int | None = None
-    """Switches leases on (`reads`): bound on the difference of the elapsed times of two servers' monotonic clocks over
-    one lease. None: every read needs a majority. A leader has a lease only if every voter has promised in the handshake
-    to keep one (`Extensions.lease_ms`).
+    """Switches leases on (`reads`): bound on the drift between two servers' monotonic clocks during one lease. None:
+    every read needs a majority. A leader has a lease only if every voter has promised in the handshake to keep one
+    (`Extensions.lease_ms`).
     """
 
     check_invariants: bool = False

@@ -197,7 +197,7 @@ class Raft:
         )
 
     def divergence(self, other: LogId) -> LogId:
-        """Return the newest place of a possible agreement with a log that ends with `other` (`Log.divergence`)."""
+        """Return the last position that our log may share with a log that ends with `other` (`Log.divergence`)."""
         return self._replica.log.divergence(other)
 
     def _take(self, event: Event) -> None:

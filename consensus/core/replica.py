@@ -236,7 +236,7 @@ class Replica:
 
     @property
     def may_campaign(self) -> bool:
-        """Return True if our log permits our election."""
+        """Return True if this server may lead, by the configurations in its log."""
         return self.may_lead(self.server_id)
 
     def _use_configuration(self) -> None:

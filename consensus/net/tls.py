@@ -2,9 +2,9 @@
 
 By default a node signs its own certificate on first start. Gossip carries the SHA-256 of the certificate (the
 *fingerprint*), signed by the node's identity. A client accepts exactly the certificate with that fingerprint. Names in
-a certificate would prove nothing here and would reveal the program to an observer, so they are neutral. An authority
-for each farm, the usual solution, would add a private key, and no node would detect its theft. An operator can use an
-existing authority instead (`authority_context`); then a client checks names and dates.
+a certificate would prove nothing here and would reveal the program to an observer, so the only name is `localhost`. An
+authority for each farm, the usual solution, would add a private key, and no node would detect its theft. An operator
+can use an existing authority instead (`authority_context`); then a client checks names and dates.
 
 All self-signed certificates of nodes have the same dates, from 1970 to 9999. A client does not compare these dates with
 its clock (docs/explanation/security.md, "Bounds").

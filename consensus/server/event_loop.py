@@ -8,8 +8,8 @@ A turn never waits, and a turn does not begin within another one. Events during 
 callback, stay in the mailbox until the next turn. So the core works without a lock, and its effects are carried out in
 order.
 
-The simpler design wakes the owner task for each event. But a round of trio's loop costs more than a step of the core.
-Each entry would need five more rounds in the leader and its followers together.
+A simpler design would wake the owner task for each event. But a round of trio's loop costs more than a step of the
+core. Each entry would need five more rounds in the leader and its followers together.
 
 All times come from trio's clock, so that a test's clock controls the core, its timers and a transport's nonces.
 """

@@ -3,9 +3,9 @@
     urgent      messages of peers, completions of the disk, handshakes      taken first, all of them
     proposals   clients' commands, as batches (`batching`)                  one batch at a time, when nothing is urgent
 
-A task with an event runs the owner's turn immediately, in its own task, by `run_pending`. The owner's task is woken
-only if a turn is under way, or for proposals that may share a batch. To wake it for each message would cost several
-turns of trio's loop for each entry.
+A task with an event runs the turn immediately and directly (`run_pending`). It wakes the owner's task only if a turn is
+under way, or for proposals that may share a batch. To wake the owner for each message would cost several turns of
+trio's loop for each entry.
 
 There are two lanes because a burst of proposals must not delay a heartbeat or a vote. Otherwise a busy cluster would
 lose its leader. A task cannot wait for several channels of trio with a preference for one of them, so the lanes are

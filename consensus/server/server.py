@@ -396,7 +396,7 @@ class ConsensusServer:
         return self._core.soft_state()
 
     def divergence(self, other: LogId) -> LogId:
-        """Return the newest place, up to `other`, of a possible agreement with a log that ends with `other`.
+        """Return the last position, up to `other`, that this log may share with a log that ends with `other`.
 
         No entry is read: the core keeps the first index of each term.
         """

@@ -1,7 +1,7 @@
 """Reads of the server itself from its storage: entries for readers of the log, the snapshot for the state machine.
 
-The core reads too; its requests have positive numbers, the server's own negative ones. All take their turn in the
-executor, after every Persist emitted before, and the reply arrives in a turn of the event loop.
+The core reads too; its requests have positive numbers, the server's own negative ones. The executor begins a read after
+all Persists emitted before it. The reply arrives in a turn of the event loop.
 """
 
 from collections.abc import AsyncIterator, Callable

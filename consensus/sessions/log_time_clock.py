@@ -81,7 +81,7 @@ class SessionClock:
 
     async def _write(self) -> bool:
         log_time_ms, now_s, clock_ms = self._machine.log_time_ms, trio.current_time(), self._clock_ms()
-        # For its own entry the leader uses the time of its clock reading, so that the time until commitment counts.
+        # If this leader wrote the last entry, the elapsed time includes the time that the entry needed to commit.
         own = self._written is not None and self._written[0] == log_time_ms
         since_s = self._written[1] if own and self._written is not None else self._machine.log_time_at_s
         elapsed_ms = max(0, round((now_s - since_s) * 1000))

@@ -14,7 +14,7 @@ from consensus.core.model import Index
 from consensus.sessions.table import DEFAULT_LIMITS, RequestId, SessionLimits
 
 OpenSession = Callable[[], Awaitable[Index | None]]
-"""A recent index of the log as the start of this client's session; None if unavailable."""
+"""Returns a recent index of the log, as the start of this client's session; None if unavailable."""
 
 
 class RequestNumbers:

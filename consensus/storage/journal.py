@@ -193,7 +193,7 @@ class Journal:
         self._durable = self.last.index
 
     def plan_append(self, first: Index, entries: Sequence[Entry], encoded: bytes = b"") -> list[DiskOperation]:
-        """Write `entries` at the end of the log and make them durable with one sync (one more for each roll-over).
+        """Write `entries` at the end of the log and make them durable, with one sync unless a roll-over needs more.
 
         `encoded` are their bytes, if available. Raises `RecordError`, and plans no operation, for an entry that cannot
         be stored.

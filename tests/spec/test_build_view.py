@@ -1,4 +1,4 @@
-"""The view of a node: it combines the parts' own reports and does not invent anything."""
+"""The view of a node, which only combines the reports of the node's parts."""
 
 from random import Random
 

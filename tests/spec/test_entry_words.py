@@ -1,4 +1,4 @@
-"""Entries of the log and round-trip times as text: each type has a name and a line, with names instead of ids."""
+"""Log entries and round-trip times as text: each type of entry has a name and a line with names instead of ids."""
 
 from hashlib import sha256
 from typing import get_args

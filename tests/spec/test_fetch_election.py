@@ -265,7 +265,7 @@ def test_announcement_of_other_cluster_halts_server() -> None:
 
 
 def test_cluster_id_of_unelected_sender_does_not_halt() -> None:
-    """Otherwise one misconfigured server could stop a correct majority."""
+    """If such a sender halted this server, one misconfigured server could stop a correct majority."""
     bench = FetchBench(1, term=3, cluster_id="ours")
     assert bench.begin(FIVE, 9, "theirs").error is RefusalReason.FOREIGN_CLUSTER
     assert bench.all(Halt) == []

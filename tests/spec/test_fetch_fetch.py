@@ -98,7 +98,7 @@ def test_diverging_fetch_ends_acknowledgment() -> None:
 
 
 def test_late_diverging_fetch_releases_parked_fetch() -> None:
-    """The newer fetch gets a reply, so the voter fetches again, and its entries count again."""
+    """A late older fetch ends the wait of the parked fetch. So the voter fetches again, and its entries count."""
     bench = leader(1)
     assert bench.fetch(TWO, LogId(2, 2), commit=2) == []
     parked = bench.correlation
@@ -169,7 +169,7 @@ def test_later_commits_do_not_delay_commit_notice() -> None:
 
 
 def test_fetch_with_old_commit_index_answered_soon() -> None:
-    """A fetch without a wait time gets an immediate reply."""
+    """The reply with the commit index waits `commit_notice_ms`; without a wait time in the fetch it is immediate."""
     bench = leader(1)
     assert bench.fetch(TWO, LogId(2, 2), commit=0) == []
     bench.step(DeadlineReached(), after_ms=lan().commit_notice_ms)
@@ -372,7 +372,8 @@ def test_fetch_requests_own_append_limit() -> None:
 def test_replica_caught_up_with_log_end_of_previous_fetch() -> None:
     """KIP-595, DescribeQuorum: LastCaughtUpTimestamp.
 
-    Under load a replica never reaches the end, because the end moves.
+    Under load a replica never holds the whole log, because the log grows. It was caught up at its previous fetch if it
+    now holds all entries that the log had then.
     """
 
     def caught_up(replica: ServerId) -> int | None:

@@ -124,7 +124,7 @@ def test_keep_alive_reply_is_empty() -> None:
 
 
 def test_keep_alives_keep_leader_of_large_record() -> None:
-    """The only follower needs a minute to receive the record, and does not send anything else."""
+    """The only follower needs a minute to receive the record, and sends only keep-alives until then."""
     bench = FetchBench(1, voters=2, options=LARGE).lead()
     bench.fetch(TWO, bench.about.last)
     held = bench.about.last

@@ -1,4 +1,4 @@
-"""Messages and the leader in a group that fetches: late replies, later terms of other servers, reads."""
+"""Leadership in a group that fetches: the effects of late replies, later terms of other servers, and reads."""
 
 from msgspec.structs import replace
 

@@ -1,4 +1,4 @@
-"""Lifeguard's parts as switches: each works only when it is on."""
+"""The switches of Lifeguard's mechanisms: each mechanism works only if it is on."""
 
 import pytest
 from msgspec.structs import replace

@@ -119,7 +119,7 @@ def test_leaving_node_refutes_nothing(claimed: Status) -> None:
 
 
 def test_claim_order_is_total() -> None:
-    """All nodes thus end with the same claim."""
+    """With a total order, all nodes end with the same claim."""
     claims = [(Incarnation(g, n), s) for g, n, s in product(range(3), range(3), Status)]
     for one, other in product(claims, claims):
         wins = weigh(*one, *other) is REPLACES

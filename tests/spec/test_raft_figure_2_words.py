@@ -1,4 +1,4 @@
-"""Raft figure 2 and figure 13: the state and the words of the RPCs, one by one.
+"""Raft figures 2 and 13: each item of the state, and each argument and result of the RPCs.
 
 `test_raft_figure_2.py` and `test_raft_section_7.py` test the rules of receivers and roles.
 """

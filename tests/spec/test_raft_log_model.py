@@ -169,12 +169,12 @@ class _LogAndList(RuleBasedStateMachine):
 
 @pytest.mark.search
 def test_log_equals_list_model() -> None:
-    """The operations append, truncate, compact, trim, install and persist, in any order."""
+    """After appends, truncations, compactions, trims, installs and persists in any order, the log equals the list."""
     run_state_machine_as_test(_LogAndList, settings=settings(stateful_step_count=25))
 
 
 def test_repeated_configuration_is_not_change() -> None:
-    """In a protocol without a no-op, a leader appends the configuration in effect as its first entry."""
+    """Without a no-op in the protocol, a leader's first entry repeats the configuration, which is not a change."""
     log = Log(describe_entries([configuration_entry(1, plain(1, 2, 3))]), INITIAL)
     log.append((configuration_entry(2, plain(1, 2, 3)), configuration_entry(3, plain(1, 2, 3))))
     assert (log.configuration_index, log.configurations_after(1)) == (1, 0)

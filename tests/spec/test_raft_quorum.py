@@ -1,4 +1,4 @@
-"""Majorities against their definition: a majority of each set agrees."""
+"""Results of votes and majorities, compared with the definition: a majority of each set agrees."""
 
 from itertools import combinations
 

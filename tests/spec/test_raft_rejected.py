@@ -1,4 +1,4 @@
-"""A message of a leader that this server rejects gets a reply, but does not count as contact on either side."""
+"""A rejected message of a leader gets a reply, but neither side counts the exchange as contact."""
 
 import pytest
 from msgspec.structs import replace

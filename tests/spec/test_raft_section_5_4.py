@@ -1,7 +1,7 @@
 """Section 5.4 of the Raft paper (safety), by its sentences.
 
-The judge of `tests/simulation/consensus` checks the steps of the proof that concern whole histories, after every
-simulated step. This file tests the contribution of a single server to them.
+Some steps of the proof concern whole histories of a group; the judge of `tests/simulation/consensus` checks them after
+every simulated step. This file tests the part of a single server.
 """
 
 from hypothesis import given

@@ -1,7 +1,7 @@
 """Section 6 of the Raft paper, by its sentences: joint consensus.
 
 The scenarios under `tests/scenarios/raft` test groups of servers. `test_raft_quorum.py` tests majorities, and
-`test_raft_configuration.py` the plan of a change.
+`test_raft_configuration.py` tests the plan of a change.
 """
 
 import pytest

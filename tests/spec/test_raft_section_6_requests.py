@@ -109,7 +109,7 @@ def test_protocol_without_joint_consensus_changes_one_server() -> None:
 
 
 def test_peer_without_extension_prevents_joint_change() -> None:
-    """The server of that peer would refuse the entry, and its replication would stop."""
+    """The peer would refuse the joint entry, and replication to it would stop."""
     bench = Group(extended=False).become_leader()
     bench.change(plain(1, 4, 5), change_id=1)
     bench.change(plain(1, 2, 3, learners=(4,)), change_id=2)

@@ -379,7 +379,7 @@ def test_unresponsive_follower_gets_only_heartbeats() -> None:
 
 
 def test_reply_to_earlier_chunk_confirms_no_read() -> None:
-    """Since that reply, the follower may have elected a leader whose entries the read would miss."""
+    """After that reply the follower may have elected another leader; the read would miss that leader's entries."""
     bench = Leading()
     earlier = sent_chunk(bench, bench.behind(), 4)
     heartbeats: list[AppendEntries] = []

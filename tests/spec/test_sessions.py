@@ -177,7 +177,7 @@ def test_request_id_parsed_only_from_its_text() -> None:
 
 
 def test_first_clock_entry_expires_no_session() -> None:
-    """Otherwise all sessions from before this entry would expire immediately."""
+    """Log time begins with the first clock entry, and with it the idle time of earlier sessions."""
     table = SessionTable(SessionLimits(expiry_ms=1_000))
     request = RequestId("early", 0, 1)
     assert table.admit(request, 1, 0) is RequestStatus.NEW

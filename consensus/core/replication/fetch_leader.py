@@ -1,6 +1,6 @@
 """A leader with followers that fetch: it replies to their fetches, and announces its term (KIP-595).
 
-    fetch ──▶ does its position lie in our log? ──no──▶ diverging: the newest place of possible agreement
+    fetch ──▶ does its position lie in our log? ──no──▶ diverging: the last position that both logs may share
                  │ yes: the replica holds everything up to it durably, which is its acknowledgment
                  ▼
               entries after it ──▶ reply        none ──▶ parked until an append, a new commit index, or its time is up
@@ -13,8 +13,8 @@ count for check-quorum. So a leader resigns if all followers stop fetching (the 
 leader announces itself to the voters (BeginQuorumEpoch, repeated until a voter replies or fetches). A leader that
 resigns within its term sends EndQuorumEpoch, which lists its successors, so that the election need not wait.
 
-There is one parked fetch per replica. For replicas that are not voters the number is bounded. A further observer's
-fetch is not parked: the reply has entries from memory or is empty.
+At most one fetch per replica is parked. The number of *observers* (servers that fetch without being followers) is
+bounded. The fetch of a further observer is not parked: the reply has entries from memory, or is empty.
 """
 
 from collections.abc import Iterator
@@ -248,11 +248,11 @@ class FetchLeader:
         self._reply(fetch)
 
     def _turn_back(self, fetch: Fetch) -> None:
-        """Reply to a replica whose log differs: with the place of possible agreement, or with our snapshot.
+        """Reply to a replica whose log differs: with the last position that both logs may share, or with our snapshot.
 
-        The replica may have lost acknowledged entries, so `match` is 0 until its next matching fetch. The place of
-        possible agreement does not prove that the replica holds these entries. If this fetch was only late, the next
-        fetch sets `match` again.
+        The replica may have lost acknowledged entries, so `match` is 0 until its next matching fetch. A position that
+        both logs may share does not prove that the replica holds the entries up to it. If this fetch was only late, the
+        next fetch sets `match` again.
         """
         log = self._replica.log
         agreement = log.divergence(fetch.position)

@@ -7,8 +7,8 @@
     BeginQuorumEpoch    follow its sender, unless the term has another known leader
     EndQuorumEpoch      the leader resigned: campaign now, or after a back-off that grows with the place in its list
 
-*Effect of a reply* (`take`, `take_chunk`). Entries are appended. A diverging log is truncated to the newest place of
-possible agreement. If the leader compacted the entries, chunks of its snapshot are fetched, stored, verified and
+*Effect of a reply* (`take`, `take_chunk`). Entries are appended. A diverging log is truncated to the last position that
+both logs may share. If the leader compacted the entries, chunks of its snapshot are fetched, stored, verified and
 installed. The commit index becomes the leader's, up to the end of our log, which is now part of the leader's.
 
 A request with another cluster id is refused. This process halts only if an elected leader of another cluster refuses

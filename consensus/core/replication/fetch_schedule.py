@@ -134,7 +134,7 @@ class FetchSchedule:
         self.resume()
 
     def drop_others(self, leader: ServerId) -> None:
-        """Drop fetches to other servers than the leader, and those to the leader from before it led.
+        """Drop all earlier fetches: they went to other servers, or to the leader before it led.
 
         Otherwise a late reply "not the leader" would erase a leader whose lease this server has just confirmed. If a
         large reply of the leader is arriving, its fetch is kept.

@@ -1,4 +1,4 @@
-"""The exhaustive search, breadth first: every state of a world once, with every claim checked in it.
+"""Exhaustive breadth-first search: it visits every state of a world once, and checks every claim in it.
 
 States are equal up to a permutation of servers that leaves the initial configurations unchanged: no action and no claim
 depends on a server's number. One state of each class is kept. Servers and records repeat in many states, so each gets a
@@ -134,7 +134,7 @@ def _story(
     parents: dict[tuple[int, ...], tuple[int, ...] | None],
     last: tuple[int, ...],
 ) -> Iterator[Action]:
-    """Yield the actions from the first state to this one; the numbers of servers may change between two of them."""
+    """Yield the actions from the first state to `last`; the numbers of servers may change between two actions."""
     path = [last]
     while (parent := parents[path[-1]]) is not None:
         path.append(parent)

@@ -1,6 +1,6 @@
 """The decisions of the paper, one method each, so that a mutant of the model replaces exactly one.
 
-Each docstring names its source. The methods see plain values only, and return True if the step is permitted.
+Each docstring names its source. The methods receive only plain values. Predicates return True if the step is permitted.
 """
 
 from tests.spec.model.state import Configuration, End, Log, Node, Version
@@ -12,7 +12,7 @@ def has_majority(servers: int, voters: int) -> bool:
 
 
 def diverging_epoch(log: Log, fetch_epoch: int) -> End:
-    """KIP-595, Fetch: the largest epoch of the leader's log up to the fetcher's, and its end."""
+    """KIP-595, Fetch: the largest epoch in the leader's log up to the epoch of the fetch, and its end."""
     index = len(log)
     while index and log[index - 1].term > fetch_epoch:
         index -= 1
