@@ -4,9 +4,9 @@
         answer = await server.propose((b"command",))
 
 Imports point one way only: `core` (pure decisions) <- `storage`, `sessions` <- `server` (trio) <- `net` <- `protocols`.
-Other packages import from here and from the faces `consensus.sessions`, `consensus.storage`, `consensus.net` and
-`consensus.protocols.garlic_farm`, never from further inside. Public names are imported at first use, so
-that a program with its own I/O gets the pure `Raft` without trio.
+`bridge` and `benchmarks` import from here, from `consensus.sessions`, `consensus.storage` and `consensus.net`, and from
+the packages of `consensus.protocols`, never from further inside. Public names are imported at first use, so that a
+program with its own I/O gets the pure `Raft` without trio.
 """
 
 from lazy_loader import attach_stub

@@ -5,8 +5,8 @@ followers' replies. To commit an entry of its term, a new leader immediately app
 configuration if the protocol lacks a no-op. With `NO_OP_IF_NEEDED`, a leader whose whole log is committed appends the
 no-op when a read or a change needs it.
 
-*Check-quorum.* A leader becomes a follower if no majority replies to it within `check_quorum_ms`. The clients of an
-isolated leader are then redirected, and the leader no longer refuses other candidates.
+*Check-quorum.* A leader becomes a follower if no majority replies to it within `check_quorum_ms`. An isolated leader
+then refuses its clients, which can try other servers, and no longer refuses other candidates.
 
 A leader that receives replies may still be unable to commit: of three servers, its own disk and a follower's disk may
 hang. So it also resigns if proposals wait and nothing has been committed for `PolicyTimes.stall_timeout_ms`. It does

@@ -9,9 +9,9 @@ A protocol chooses one for its group (`StorageOptions.snapshot_form`), or has it
 between servers count the bytes of the form. Damage to a plain snapshot on its way must be detected by the protocol or
 by the state machine's own format. On disk the header of the file holds a checksum.
 
-The header of a snapshot's file contains the position and the form's number (`file_format`): 1 IMAGE, 2 PLAIN, from 3 on
-forms of protocols. In forms other than IMAGE, the file ends with the configuration, and recovery checks the file by
-size and checksums.
+The header of a snapshot's file contains the position and the form's number (`file_format`): 1 IMAGE, 2 PLAIN, 3 Kafka's
+snapshots (`protocols.kraft`). In forms other than IMAGE, the file ends with the configuration, and recovery checks the
+file by size and checksums.
 """
 
 from collections.abc import Iterator

@@ -188,7 +188,7 @@ class StoredLog:
                 hit = content.find(pattern, found.end_bytes)
 
     def snapshot_chunks(self) -> Iterator[bytes]:
-        """Yield the state machine's bytes in the snapshot, if there is one."""
+        """Yield the state machine's bytes in the snapshot image, if there is one."""
         if self.snapshot is None:
             return
         image, file = ImageReader(), snapshot_file(self.snapshot.last)

@@ -101,7 +101,7 @@ def test_lost_large_append_repeated_within_second(features: Features) -> None:
 
 
 def test_append_after_idle_time_small_if_heartbeats_queue() -> None:
-    """During a full append the follower would campaign, because heartbeats queue after it."""
+    """Heartbeats queue after an append, so the follower would campaign during a full append."""
     bench = Bench(1, voters=2, features=ZMQ_RAFT, options=replace(lan(), check_invariants=False)).lead()
     for each in bench.appends(TWO):
         bench.matched(TWO, each)

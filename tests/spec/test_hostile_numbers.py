@@ -1,6 +1,7 @@
 """Numbers of all entries, set to extremes by a hostile leader: operators' commands still work, and the state is stored.
 
-The entries derive from the record classes, so a new kind or a new number is tested without a change here.
+The numbers are those in the encoded `SAMPLES`, so a new number of a record is tested without a change here. A new kind
+of record needs a sample (`test_entry_kinds_all_have_samples`).
 """
 
 import json
@@ -282,7 +283,7 @@ def test_request_numbers_cannot_break_farm() -> None:
 
 
 def test_era_without_step_bound_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests above detect a removed bound."""
+    """Without the bound on the step of an era, the tests above fail."""
 
     def any_later(era: int, rekeying: Rekeying, level: int) -> str | None:
         del level

@@ -90,7 +90,7 @@ def test_points_of_parts_add_up_to_score(figures: tuple[float | None, ...], heal
 
 
 def test_conditions_of_leaves_decide_nothing() -> None:
-    """Servers of older versions do not read them, and must choose alike."""
+    """Servers of older versions do not read the conditions of leaves, and must make the same choice."""
     plain, informed = Log(), Log()
     for number, failures in enumerate((0, 3, 0, 1, 1, 0)):
         for log in (plain, informed):

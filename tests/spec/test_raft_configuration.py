@@ -51,7 +51,7 @@ def steps(current: Configuration, target: Configuration, joint: JointConsensus) 
 def test_consecutive_steps_have_intersecting_majorities(
     current: Configuration, target: Configuration, joint: JointConsensus
 ) -> None:
-    """Otherwise the two configurations could elect two leaders in one term."""
+    """Two configurations with disjoint majorities could elect two leaders in one term."""
     assert target_refusal(current, target) is None
     path = steps(current, target, joint)
     if isinstance(path, ChangeRefusal):
@@ -107,7 +107,7 @@ def test_new_server_catches_up_in_short_round_or_is_dropped(changes: list[tuple[
 
 
 def test_change_of_two_servers_needs_joint_consensus() -> None:
-    """Otherwise {1,2,3} and {1,4,5} could decide at the same time, by the majorities {2,3} and {4,5}."""
+    """Without it, {1,2,3} and {1,4,5} could decide at the same time, by the majorities {2,3} and {4,5}."""
     old = Configuration(tuple(Server(number, "") for number in (1, 2, 3)))
     new = Configuration(tuple(Server(number, "") for number in (1, 4, 5)))
     assert any(not one & other for one in quorums(old) for other in quorums(new))
@@ -115,7 +115,7 @@ def test_change_of_two_servers_needs_joint_consensus() -> None:
 
 
 def test_first_leader_appends_configuration_after_no_op() -> None:
-    """Each committed log thus has the configuration, which is the only source for servers that join later."""
+    """Servers that join later get the configuration only from the log, so each committed log must contain it."""
     log = Log(RecoveredLog(), Configuration((Server(1, "tcp://1"),)))
     assert not log.names_configuration
     log.append((no_op_entry(1, NoOp(1, (1,), (1,))), configuration_entry(1, log.configuration)))
@@ -137,7 +137,7 @@ def test_protocol_records_between_no_op_and_members() -> None:
 
 
 def test_no_op_names_servers_like_wire() -> None:
-    """Otherwise the leader's own entry would differ from the entry that its followers decode."""
+    """The leader's own entry must equal the entry that its followers decode."""
     bench = FetchBench(leader_records=LeaderRecords(named=lambda server_id: f"server {server_id}")).lead()
     named = tuple(f"server {number}" for number in (1, 2, 3))
     assert bench.raft._replica.log.entries(1, 9, 1_000) == (no_op_entry(1, NoOp(named[0], named, named[:2])),)

@@ -164,7 +164,7 @@ def with_learner() -> Group:
 
 @pytest.mark.parametrize("term", [2, MAX_NUMBER])
 def test_learner_reply_of_later_term_deposes_no_leader(term: int) -> None:
-    """Any server may have raised the term of the learner before it knew a leader; no voter must adopt that term."""
+    """Before the learner knew a leader, any server could raise its term, so voters must not adopt that term."""
     bench = with_learner()
     bench.receive(FOUR, AppendReply(term=term, success=False, next_index=1, correlation=bench.sent[FOUR].correlation))
     assert (bench.about.role, bench.about.term) == (Role.LEADER, 1)

@@ -67,7 +67,7 @@ def test_pre_vote_keeps_term_vote_and_timer() -> None:
 
 
 def test_peers_without_pre_vote_count_as_granting() -> None:
-    """If they counted as denials, no election in a mixed cluster could succeed."""
+    """If a peer without pre-vote counted as a denial, no election in a mixed cluster could succeed."""
     bench = Bench(voters=3).expired()
     assert bench.about.term == 1
     assert all(isinstance(send.message, RequestVote) and not send.message.pre_vote for send in bench.all(Send))

@@ -385,7 +385,7 @@ def test_transfer_flag_overrides_leader_contact() -> None:
 
 
 def test_late_transfer_vote_request_refused() -> None:
-    """A vote for it would end the refusal of candidates, which the lease of the leader depends on."""
+    """A vote for a late request would end the refusal of candidates, which the leader's lease depends on."""
     # Given a follower without a vote in term 2, after an append of its leader
     follower = Bench(options=LEASED)
     follower.append(term=2, sender=TWO)

@@ -1,4 +1,4 @@
-"""Faults planted in the rules of the model. The search must find each, to show that the claims detect it."""
+"""Faults planted in the rules of the model. The search must find each fault: this shows that a claim detects it."""
 
 from dataclasses import dataclass, replace
 

@@ -28,7 +28,7 @@ Configuration = tuple[int, ...]
 
 
 class Entry(NamedTuple):
-    """An entry: within a term, its leader makes one per index, so the term identifies a command."""
+    """An entry. The leader of a term makes one entry per index, so index and term identify the entry."""
 
     term: int
     configuration: Configuration = ()
