@@ -191,7 +191,7 @@ def test_request_id_scoped_to_its_author() -> None:
 
 
 def test_flood_of_unknown_authors_expires_no_farm_session() -> None:
-    """Otherwise unknown sessions could fill the table, and correct reports would count as expired."""
+    """Sessions of unknown authors must not fill the table: correct reports would then count as expired."""
     story = Story()
     for number in range(1, 4):
         for flood in range(SESSION_LIMITS.sessions_max if number > 1 else 0):
@@ -205,7 +205,7 @@ def test_flood_of_unknown_authors_expires_no_farm_session() -> None:
 
 
 def test_author_with_many_client_names_expires_no_other() -> None:
-    """Otherwise a client key with many names could fill the table, and correct reports would count as expired."""
+    """A client key with many names must not fill the table: correct reports would then count as expired."""
     story = Story()
     story.append(A, report(1, BASE_MS + 1, request="node-1-0-1"))
     for flood in range(SESSION_LIMITS.sessions_max + 100):

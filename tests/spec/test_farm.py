@@ -176,7 +176,7 @@ def test_publication_must_be_later_than_last_accepted() -> None:
 
 
 def test_publication_second_bounded_by_log_time() -> None:
-    """Otherwise each publication could be one second later, and 30,000 entries would move it 8 hours ahead."""
+    """Without the bound, each publication could be one second later: 30,000 entries would move it 8 hours ahead."""
     log = Log(report(1))
     for second in range(BASE_S, BASE_S + 1_000):
         (change,) = log.append(publication(1, second))

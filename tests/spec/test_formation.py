@@ -312,7 +312,7 @@ def test_founder_with_other_promises_stops_founding() -> None:
 
 
 def test_eligible_bystander_must_endorse_founding() -> None:
-    """Otherwise different promises of an attacker could make two nodes create two clusters in one exchange."""
+    """Without this rule, different promises of an attacker could make two nodes create two clusters in one exchange."""
     core = formation(A, 2, state_with_endorsement(A, A, B))
     assert not has(show(core, endorser(B, A, B), proposer(C)), Persist)
     assert core.waiting_for == (C,)

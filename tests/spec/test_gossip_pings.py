@@ -235,7 +235,7 @@ def test_round_trip_time_of_direct_reply_recorded() -> None:
 
 
 def test_directory_members_probed_occasionally() -> None:
-    """Otherwise a dead member outside the peers would stay alive in the directory."""
+    """Without these probes, a dead member outside the peers would stay alive in the directory."""
     story = Story(capacity=1).with_peers(1)
     story.discover(2)
     story.drain_updates(1, 2)

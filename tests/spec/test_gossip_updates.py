@@ -163,7 +163,7 @@ def test_alive_verdict_dropped() -> None:
 
 
 def test_incarnation_at_limit_refused() -> None:
-    """No node could refute it with a higher incarnation."""
+    """No node could refute a claim of the highest incarnation."""
     story = Story().with_peers(1, 2)
     story.receive_updates(2, verdict(1, Status.DEAD, by=2, claim=INCARNATION_LIMIT))
     story.receive_updates(2, AliveUpdate(info_of(3, generation=INCARNATION_LIMIT)))
@@ -346,7 +346,7 @@ def test_own_ping_from_other_address_is_not_conflict() -> None:
 
 
 def test_ping_of_second_instance_gets_reply() -> None:
-    """The second instance then also detects the conflict."""
+    """With the reply, the second instance also detects the conflict."""
     story = Story()
     effects = story.receive(0, story.ping(0), source=ELSEWHERE)
     assert [target for target, _ in sent(effects, PingResponse)] == [ELSEWHERE]

@@ -83,7 +83,7 @@ def test_number_out_of_range_refused(place: str) -> None:
 
 
 def test_removed_range_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above would detect a missing range."""
+    """With a wider range the state is accepted, so `test_number_out_of_range_refused` would fail."""
     wide = replace(NUMBERS["Rekeying.era"], most=2**70)
     monkeypatch.setitem(NUMBERS, "Rekeying.era", wide)
     assert objection_to_state(state_with({"Rekeying.era": 2**40}), PERIOD_MS) is None

@@ -37,7 +37,7 @@ def test_hostile_leaves_do_not_displace_correct_ones() -> None:
 
 
 def test_claimed_leaves_use_places_of_claimant() -> None:
-    """A leaf counts for the reporting node with the fewest leaves. Otherwise correct leaves would come last."""
+    """A leaf counts for the reporting node with the fewest leaves, so false claims do not displace correct leaves."""
     log = Log()
     correct = {
         server_id: tuple(leaf(f"correct{server_id}{each}", load=0.9) for each in "abcd") for server_id in (2, 3, 4)

@@ -278,7 +278,7 @@ def leader_reading_entries() -> tuple[Bench, ReadEntries]:
 
 
 def test_read_round_sent_with_entries_from_disk() -> None:
-    """With a heartbeat in transfer the entries could not be sent, and would be read again for each round."""
+    """A separate heartbeat would block the entries, and they would be read again for each round."""
     bench, read = leader_reading_entries()
     bench.step(ReadRequested(7))
     assert not bench.appends(TWO)
@@ -340,7 +340,7 @@ def test_chunk_sent_before_read_round() -> None:
 
 
 def test_chunk_from_slow_disk_read_again_after_heartbeat() -> None:
-    """Until then no deadline is due, so the leader does not loop."""
+    """Until the reply to the heartbeat no deadline is due, so the leader does not loop."""
     bench, read = leader_reading_snapshot()
     heartbeat = follow_up(bench)
     bench.step(SnapshotRead(request_id=read.request_id, last=read.last, offset=0, data=b"abcd", done=True))

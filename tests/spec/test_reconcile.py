@@ -314,7 +314,7 @@ def test_suspicion_alone_ignored(voters: int) -> None:
 
 @pytest.mark.parametrize("status", [SUSPECT, DEAD])
 def test_answering_learner_settles_despite_gossip_status(status: MemberStatus) -> None:
-    """Otherwise each short false status in gossip would restart the settle time."""
+    """A short false status in gossip must not restart the settle time."""
     story = Story(voters=4)
     story.admitted |= names(5)
     story.learners, story.status[5] = {5}, ALIVE

@@ -566,7 +566,7 @@ def test_full_share_refused_with_its_limit(kind: type[Story]) -> None:
     ids=["exclusions", "clients", "admitted", "groups"],
 )
 def test_removed_share_is_detected(kind: type[Story], limit: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scenario above detects a missing share."""
+    """With a larger limit, `test_author_with_full_share_does_not_affect_others` fails."""
     monkeypatch.setattr(limit, value)
     with pytest.raises(AssertionError):
         test_author_with_full_share_does_not_affect_others(kind)
