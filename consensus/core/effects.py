@@ -1,7 +1,7 @@
 """Effects: the outputs of `step(event, now)`, which the executor carries out in order.
 
 Durability is explicit. `Persist` effects are numbered from 1 in each process and complete in order. One fsync may cover
-several adjacent ones. An effect with `after=n` must not happen before Persist n is durable; `after=0` waits for
+several adjacent Persists. An effect with `after=n` must not happen before Persist n is durable; `after=0` waits for
 nothing. The event `Persisted(n)` reports completion.
 """
 
@@ -227,7 +227,7 @@ class ReadReady(Struct, frozen=True):
 
 
 class ReadRefusal(Enum):
-    """Reason why this server refuses a read at present. The refusal contains no information about the state."""
+    """Reason why this server refuses a read at present."""
 
     NOT_LEADER = "not-leader"
     BUSY = "busy"

@@ -184,7 +184,7 @@ class Raft:
         )
 
     def soft_state(self) -> SoftState:
-        """Return the values that every message needs; they equal the values of `describe`."""
+        """Return the values that a protocol reads for every message; they equal the values of `describe`."""
         log, announced = self._replica.log, self._announced
         return SoftState(
             role=announced.role,

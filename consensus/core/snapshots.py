@@ -213,7 +213,7 @@ def refuse_fetch_snapshot(
 class IncomingSnapshot(Struct):
     """Progress of one transfer. The first `received` bytes have arrived; they are durable once Persist `number` is.
 
-    The leader's term and the snapshot's last position identify it; a change of one of them restarts the transfer.
+    The leader's term and the snapshot's last position identify the transfer; a change of one of them restarts it.
     Another leader may have other bytes for the same position. The bytes themselves are on the disk.
     """
 
@@ -305,7 +305,7 @@ class SnapshotReceiver:
         return last.index <= self._replica.applier.commit or self._replica.log.matches(last)
 
     def _answer_superfluous(self, leader: ServerId, last: LogId, correlation: int) -> None:
-        """Report a snapshot of committed entries that are all in our log as installed."""
+        """Report a snapshot as installed, because this server already has its entries."""
         self._replica.applier.commit_up_to(last.index)
         self._answer_installed(leader, correlation, 0, self._replica.log.writing_number)
 

@@ -51,7 +51,7 @@ class ChangeProgress(Struct, frozen=True):
 
 
 class SoftState(Struct, frozen=True):
-    """The values that every message needs, such as role, term and leader.
+    """The values that a protocol reads for every message, such as role, term and leader.
 
     It is cheaper to make than a `RaftDescription`.
     """

@@ -8,10 +8,11 @@ A connection gets a task, a TLS session and a signature only after its first byt
 it costs one descriptor. So this process empties the kernel's queue even in a flood, and servers of the farm do not wait
 in that queue.
 
-A source is known if a server has recently proven its identity from there. Known and unknown sources have separate
-places. Connections of known sources are handled as soon as they are readable. Connections of unknown sources are
-handled at a limited rate. Sources take turns. Within a source, the connection that became readable last is handled
-first: in a flood, the senders have already abandoned the oldest ones. A /64 of IPv6 is one source.
+A source is known if a server has recently proven its identity from there. Connections of known and of unknown sources
+wait in separate queues, with separate limits. Connections of known sources are handled as soon as they are readable.
+Connections of unknown sources are handled at a limited rate. Sources take turns. Within a source, the connection that
+became readable last is handled first: in a flood, the senders have already abandoned the oldest ones. A /64 of IPv6 is
+one source.
 
 When `accept` lacks a descriptor or memory, the oldest connection of an unknown source is closed. Accepting continues a
 moment later.

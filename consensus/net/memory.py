@@ -7,8 +7,8 @@
 
 It behaves like one TCP connection for each pair of servers. Each direction keeps its order. The position of a reply in
 this order depends on the time of the reply, not of its request. Messages are not lost while both servers run. If one of
-them stops, messages under way are lost, as are messages beyond `queue_max`. A server that starts again gets new
-connections, and each side is notified (`peer_connected`). The time is trio's, so a test with a `MockClock` does not
+them stops, messages under way are lost. Messages beyond `_QUEUE_MAX` are lost as well. A server that starts again gets
+new connections, and each side is notified (`peer_connected`). The time is trio's, so a test with a `MockClock` does not
 wait.
 """
 

@@ -1,10 +1,10 @@
-"""The nursery of a public block: its tasks end with the block, and an error leaves it without a group.
+"""The nursery of an `async with` block of the public API. Its tasks end with the block, which raises single errors.
 
     async with open_server(…) as server:        a failed disk ends the block with OSError, not with
         …                                       ExceptionGroup(ExceptionGroup(OSError))
 
-docs/explanation/architecture.md ("Errors of tasks") has the reason. Public blocks open their nursery by
-`block_nursery`; a function with its own nursery can use `single_errors`.
+docs/explanation/architecture.md ("Errors of tasks") has the reason. Such blocks open their nursery by `block_nursery`;
+a function with its own nursery can use `single_errors`.
 
 If several tasks fail, the first error is raised and has the others as notes. An interrupt takes precedence over errors.
 """

@@ -392,7 +392,7 @@ class ConsensusServer:
         return await self.applying.wait_applied(index)
 
     def soft_state(self) -> SoftState:
-        """Return a summary of the core for replies; needed with every message."""
+        """Return a summary of the core, which a protocol reads for every message."""
         return self._core.soft_state()
 
     def divergence(self, other: LogId) -> LogId:

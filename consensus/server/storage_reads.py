@@ -30,7 +30,7 @@ class SnapshotChunk(Struct, frozen=True):
 
 
 class StorageReads:
-    """Reads that are not the core's. `put` hands one to the executor."""
+    """Reads of the server, not of the core. `put` queues a read in the executor."""
 
     def __init__(self, calls: PendingCalls, put: Callable[[StorageRead], None], form: SnapshotForm = IMAGE) -> None:
         self._calls = calls

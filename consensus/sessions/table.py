@@ -8,7 +8,8 @@ from index, log time and request. `change_results` changes it outside the log, f
 A session expires after `expiry_ms` of log time without requests, or if more than `sessions_max` exist and it is the
 least recently used. A later request of an expired session must not be executed as new. So each request contains the
 *start* of its session: a log index that the client saw before the session's first request. Each session has a last
-index, the index of its newest request. The *floor* is the greatest last index of all expired sessions:
+index: the index of the latest entry with a request of this session. The *floor* is the greatest last index of all
+expired sessions:
 
     unknown client, start at the floor or after  new: no expired session can be this one
     unknown client, start below the floor        perhaps expired: refused; the client begins a session with a new start

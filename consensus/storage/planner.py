@@ -314,7 +314,7 @@ class RecoveryReport(Struct, frozen=True):
             )
         if self.torn_bytes:
             sentences.append(
-                f"an unfinished write of {self.torn_bytes} bytes was cut at {self.torn_at}: never acknowledged"
+                f"an unfinished write of {self.torn_bytes} bytes was cut at {self.torn_at}; it was never acknowledged"
             )
         if self.truncation_finished:
             sentences.append(

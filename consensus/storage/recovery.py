@@ -60,7 +60,7 @@ from consensus.storage.records import (
 _ZEROS = bytes(CHUNK_BYTES)
 _REBUILD = (
     "The server stops here on purpose: entries that it acknowledged are missing, and a restart could lose them for"
-    " the whole farm. Move the directory away and let the node join again as a new server; the other servers give it"
+    " the whole farm. Move the directory away and let the node join again as a new server; the other servers send it"
     " the log"
 )
 

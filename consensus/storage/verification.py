@@ -95,11 +95,14 @@ def verify_storage(path: Path) -> Verification:
     leftovers = [file for file in files if file.endswith(NEW_SUFFIX) and file != SPARE]
     if leftovers:
         result.repairs.append(
-            f"{len(leftovers)} unfinished files ('{leftovers[0]}' …) would be removed at the next start"
+            f"the next start would remove {counted(len(leftovers), 'unfinished file', 'unfinished files')}"
+            f" ('{leftovers[0]}' …)"
         )
     unknown = [file for file in files if file not in known]
     if unknown:
-        result.found.append(f"{len(unknown)} unknown files ('{unknown[0]}' …); they are harmless here")
+        result.found.append(
+            f"{counted(len(unknown), 'unknown file', 'unknown files')} ('{unknown[0]}' …), harmless for the log"
+        )
     if result.faults:
         result.verdict = StorageVerdict.DAMAGED
     elif result.repairs:
@@ -169,7 +172,8 @@ def _check_log(reader: ReadOnlyDirectory, state: StoredState, result: Verificati
                 f"{snapshot.size_bytes} bytes; every checksum matches"
             )
         if outdated:
-            result.repairs.append(f"{len(outdated)} older snapshots would be removed at the next start")
+            older = counted(len(outdated), "older snapshot", "older snapshots")
+            result.repairs.append(f"the next start would remove {older}")
         scan = scan_segments(reader, state, snapshot)
     except StorageError as error:
         result.faults.append(str(error))

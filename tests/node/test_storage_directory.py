@@ -177,6 +177,16 @@ def test_verification_leaves_files_unchanged(tmp_path: Path) -> None:
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
 
+def test_verification_counts_one_file_in_singular(tmp_path: Path) -> None:
+    path = tmp_path / "raft"
+    stored(path, commands(1))
+    for name in ("received.snapshot.new", "notes"):
+        (path / name).write_bytes(b"")
+    found = verify_storage(path)
+    assert found.repairs == ["the next start would remove 1 unfinished file ('received.snapshot.new' …)"]
+    assert "1 unknown file ('notes' …), harmless for the log" in found.found
+
+
 class FullAfter(Directory):
     """A directory on a disk with space for `left` operations that need space."""
 

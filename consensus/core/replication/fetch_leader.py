@@ -1,7 +1,7 @@
 """A leader with followers that fetch: it replies to their fetches, and announces its term (KIP-595).
 
     fetch ──▶ does its position lie in our log? ──no──▶ diverging: the last position that both logs may share
-                 │ yes: the replica holds everything up to it durably, which is its acknowledgment
+                 │ yes: the replica holds everything up to this position durably (an acknowledgment)
                  ▼
               entries after it ──▶ reply        none ──▶ parked until an append, a new commit index, or its time is up
 
