@@ -29,7 +29,7 @@ LARGE_WORLDS = {
     *("change-during-change", "change-before-own-commit", "joint-majority-of-the-new", "always-directly"),
     *("longer-log-wins", "fetch-cuts-agreement"),
 }
-"""Faults that need long stories; only `make soak` searches for all of them."""
+"""Faults that need long stories; only `make soak` searches for them."""
 
 
 @pytest.mark.parametrize(

@@ -421,7 +421,7 @@ class AppendLeader:
             encoded=encoded,
         )
         replica.outbox.send(peer, message)
-        # A transport that repeats requests may lose messages without a notice. So on it, large messages do not get
+        # A transport that repeats requests may lose messages without a notice, so its large messages do not get
         # additional time.
         size_bytes = group_bytes(entries) if entries and not self._one_at_a_time else 0
         progress.sent(correlation, previous, previous + len(entries), replica.now, self._round_number, size_bytes)

@@ -13,7 +13,7 @@ def main(arguments: list[str]) -> int:
     """Explore; return 1 if a claim is broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.spec.model", description=__doc__)
     parser.add_argument("names", nargs="*", help="beginnings of names of worlds (default: all)")
-    parser.add_argument("--small", action="store_true", help="explore the worlds of `make test`")
+    parser.add_argument("--small", action="store_true", help="explore the small worlds of the tests")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
     options = parser.parse_args(arguments)
     worlds = [

@@ -177,7 +177,7 @@ SMALL = (
     World("append, a removal", _THREE, terms=1, entries=3, changes=1, targets=_REMOVALS),
     World("append, followers commit", voters(0b11, 0b11), terms=2, entries=2, learns=True, snapshots=True),
 )
-"""The worlds of the tests; `make soak` includes the larger ones."""
+"""The worlds of the tests: `make test` explores two of them, and `make soak` explores the others."""
 FULL = (
     World("append, a crash, a removal", _THREE, terms=2, entries=3, crashes=1, changes=1, targets=_REMOVALS),
     World(
