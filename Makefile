@@ -338,7 +338,7 @@ simulate-large: build/gossip-large.txt
 	nice $(BIN)/python -m tests.simulation.farm --seeds 0:10000 --jobs $(JOBS) --minimize --resume build/farm-trials.json
 
 # Visits every state of bounded groups in the model of consensus: a quarter of an hour of processor time.
-# ARGS="--small" explores the worlds of `make test`, ARGS="fetch" the worlds whose names begin so.
+# ARGS="--small" explores the small worlds of the tests, ARGS="fetch" the worlds whose names begin so.
 .PHONY: model
 model: $(VENV)/base.stamp
 	nice $(BIN)/python -m tests.spec.model $(ARGS)

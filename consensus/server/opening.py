@@ -7,7 +7,7 @@ the server has stopped.
 
 A server sends its first notice as soon as it runs. If callbacks need the server itself, or parts that depend on the
 server, its owner uses `prepare_server`. Then the server exists first, and `ConsensusServer.run` starts it when all
-parts exist. `docs/explanation/consensus.md` has an example.
+parts exist. `docs/explanation/consensus.md` has an example of `open_server`.
 """
 
 from collections.abc import AsyncIterator

@@ -57,7 +57,7 @@ class ServerParts:
     If the storage was last opened with a greater number, it is refused, because the caller's state is an older copy.
     """
     observe: Callable[[Notice], None] = _ignore
-    """Called with each role change, change of the configuration and alarm; it must not wait."""
+    """Called with each `Notice`: a change of role or configuration, a full disk, rejected content. It must not wait."""
     on_effects: Callable[[Sequence[Effect]], None] | None = None
     """Called with the effects of each step of the core, before they are carried out."""
     checks: ContentChecks = field(default_factory=ContentChecks)
