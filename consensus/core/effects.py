@@ -176,7 +176,7 @@ class ChangeRefusal(Enum):
     CHANGE_UNDER_WAY = "change-under-way"
     NO_VOTERS = "no-voters"
     SERVER_TWICE = "server-twice"
-    """The target lists a server twice, or as a voter and as a learner."""
+    """The target is joint, or lists a server twice, or as a voter and as a learner."""
     IMPOSSIBLE_ID = "impossible-id"
     """The target names an id that no server can have, or an id of another type than the group's ids."""
     TOO_MANY_SERVERS = "too-many-servers"

@@ -126,7 +126,7 @@ class ReceiveBudget:
     def _close_one(self) -> None:
         """Close one connection of the source that holds most: its connection with the oldest counted bytes.
 
-        It is probably faulty or hostile, because the requests of correct clients are complete within moments.
+        This source is probably faulty or hostile, because the requests of correct clients are complete within moments.
         """
         bytes_by_owner: Counter[str] = Counter()
         for account in self._others:

@@ -46,7 +46,7 @@ def next_tick_s(period_s: float, pause_s: float = 0.0) -> float:
 async def sleep_to_tick(period_s: float, pause_s: float = 0.0) -> None:
     """Sleep until the next multiple of the period after a pause.
 
-    Use it for facts without an event, such as files of other programs.
+    Use it for changes that do not cause an event, such as files of other programs.
     """
     await trio.sleep_until(next_tick_s(period_s, pause_s))
 

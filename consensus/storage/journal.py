@@ -141,7 +141,7 @@ class Extent(Struct, frozen=True):
 
 
 class Journal:
-    """The row of segments. Made by recovery, which reads them, or empty by `Journal(binding, segment_bytes)`."""
+    """The row of segments, at first empty; recovery adds the segments that it has read (`restore`)."""
 
     def __init__(self, binding: Binding, segment_bytes: int) -> None:
         self._binding = binding

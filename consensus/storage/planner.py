@@ -79,7 +79,7 @@ class StorageOptions(Struct, frozen=True):
 
 
 def merge(persists: Sequence[Persist]) -> Persist:
-    """Return one Persist with the same effect as all in order; a Persist with a snapshot change must be alone."""
+    """Return one Persist with the effect of all `persists` in order; a Persist with a snapshot change must be alone."""
     if len(persists) == 1:
         return persists[0]
     hard_state: HardState | None = None
@@ -223,7 +223,7 @@ class Storage:
         self._in_flight = False
 
     def plan_close(self) -> list[DiskOperation]:
-        """Plan the note that everything is durable. With it, the next start recognizes damage to the last group."""
+        """Plan the note that everything is durable. With it, the next start does not treat damage as a torn write."""
         state = self._stored_state.state
         if self._in_flight or state.durable == self._journal.durable:
             return []

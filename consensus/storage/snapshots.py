@@ -160,7 +160,7 @@ def stored_snapshot(
 ) -> tuple[SnapshotDescription | None, list[str]]:
     """Return the newest snapshot, completely checked, and the names of older ones; raises `DamagedStorageError`.
 
-    With `form` it must have that form.
+    With `form`, the snapshot must have this form.
     """
     files = sorted(file for file in reader.files() if file.endswith(SNAPSHOT_SUFFIX))
     if not files:

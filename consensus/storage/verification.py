@@ -37,7 +37,7 @@ class StorageVerdict(Enum):
 
 
 class Verification(Struct):
-    """Findings. A start would refuse `faults`, and would repair `repairs` automatically."""
+    """Findings. A start would refuse a directory with `faults`, and would carry out `repairs` automatically."""
 
     verdict: StorageVerdict
     live: bool

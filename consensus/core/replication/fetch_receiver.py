@@ -338,7 +338,11 @@ class FetchReceiver:
 
 
 def succession_backoff_ms(replica: Replica, place: int) -> Milliseconds:
-    """Return the wait of the successor at this place of the list: 0, then a heartbeat interval, doubled per place."""
+    """Return the wait of the successor at this place of the list.
+
+    The wait is 0 at the first place, a heartbeat interval at the second, and doubles up to the minimum election
+    timeout.
+    """
     if place == 0:
         return 0
     return min(replica.options.election_timeout_min_ms, replica.options.heartbeat_ms << min(place - 1, 32))

@@ -343,7 +343,7 @@ class ProgressTracker:
 
     @property
     def quorum_contact_ms(self) -> Milliseconds:
-        """The latest time since which a majority has replied to us."""
+        """The latest time such that a majority has replied at this time or later."""
         contacts = {peer: progress.contact_ms for peer, progress in self.followers.items()}
         contacts[self._replica.server_id] = self._replica.now
         return quorum.value_of_majorities(contacts, self._replica.majorities)
