@@ -1,4 +1,4 @@
-"""The records of a node's history: one per change, one sample a minute, within a bounded rate, for any clock."""
+"""The records of a node's history: one per change, one sample a minute, at a bounded rate, even if the clock jumps."""
 
 from random import Random
 

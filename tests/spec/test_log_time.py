@@ -1,4 +1,4 @@
-"""Estimate of log time by one server: the leader's clock entries, their reference clocks, and alarms on clocks."""
+"""One server's estimate of log time: the clock entries that it writes as the leader, and its alarms about clocks."""
 
 import pytest
 

@@ -23,7 +23,7 @@ LOG_TIME_MS = 1_767_225_600_000
 
 
 def state_with(changes: dict[str, float] | None = None) -> FarmState:
-    """Return a state with all tables filled; each number has its least value, except these."""
+    """Return a state with all tables filled; each number outside `changes` has its least value."""
     given = changes or {}
     state: FarmState = filled_instance(FarmState, lambda place: given.get(place, declared(place).least))
     return state

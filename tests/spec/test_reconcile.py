@@ -45,7 +45,7 @@ def names(*numbers: int) -> dict[int, Admitted]:
 
 
 class Story:
-    """A leader, server 1, decides once a second. Its proposals take effect immediately unless a test differs."""
+    """A leader, at first server 1, which decides once a second. Its proposals take effect immediately by default."""
 
     def __init__(self, voters: int = 3, rules: ReconcileSettings = SETTINGS, others: int = 0) -> None:
         self.settings = rules
@@ -124,7 +124,7 @@ class Story:
                 self.status[before] = ALIVE
 
     def run(self, for_ms: int) -> list[Proposal]:
-        """Return all proposals of that time, and carry them out."""
+        """Decide for `for_ms`, and carry out each proposal; return all proposals."""
         proposals = []
         for _ in range(for_ms // STEP_MS):
             proposal = self.decide()

@@ -102,7 +102,7 @@ def test_full_table_drops_oldest_reqid() -> None:
 
 
 def test_full_table_refuses_reqids_below_lowest() -> None:
-    """The refusal ensures that the table contains each applied reqid afterwards."""
+    """A full table drops its lowest reqid, so it would drop a lower reqid immediately."""
     table = ReqidTable(limit=4)
     for counter in (4, 5, 6, 7):
         table.admit(reqid(counter=counter), counter, NOW_MS)
