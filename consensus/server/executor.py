@@ -8,8 +8,8 @@
 *Order.* A Send with `after=n` leaves when Persist n is durable. If it depends only on term and vote, it leaves when
 these are durable, which may be earlier on a full disk. A Send with `after=0` leaves immediately: a leader's disk does
 not delay its heartbeats. Applies, replies to clients and role changes do not wait, so the executor does not handle
-them. The core bounds the waiting Persists by its window; the server refuses new proposals while `backlog_bytes` is too
-high.
+them. The core limits pending proposals and unwritten received entries, and so the waiting Persists. The server refuses
+new proposals while `backlog_bytes` is too high.
 
 The order of groups, reads and snapshots, and the work during a full disk (`HardStateJob`), are in
 docs/explanation/storage.md, 'The order of disk jobs'.
