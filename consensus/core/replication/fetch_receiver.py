@@ -331,8 +331,8 @@ class FetchReceiver:
         own = self._replica.cluster_id
         self._replica.outbox.add(
             Halt(
-                f"{contradiction}, this server to cluster {own}: stop it, and correct the addresses of its peers or "
-                f"give it the storage that belongs to this cluster"
+                f"{contradiction}, this server to cluster {own}: stop this server, and correct the addresses of its "
+                "peers or give it the storage of their cluster"
             )
         )
 
