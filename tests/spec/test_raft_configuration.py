@@ -107,7 +107,7 @@ def test_new_server_catches_up_in_short_round_or_is_dropped(changes: list[tuple[
 
 
 def test_change_of_two_servers_needs_joint_consensus() -> None:
-    """Without it, {1,2,3} and {1,4,5} could decide at the same time, by the majorities {2,3} and {4,5}."""
+    """Without joint consensus, {1,2,3} and {1,4,5} could decide at the same time, by the majorities {2,3} and {4,5}."""
     old = Configuration(tuple(Server(number, "") for number in (1, 2, 3)))
     new = Configuration(tuple(Server(number, "") for number in (1, 4, 5)))
     assert any(not one & other for one in quorums(old) for other in quorums(new))
