@@ -255,7 +255,7 @@ class Replica:
         """Return True if the server is a voter of the latest configuration, or of the previous one during a change.
 
         The previous configuration counts while the latest is uncommitted. Without this rule, the removal of server 1
-        from {1, 2} could deadlock: server 1 has the longer log, so it denies its vote to server 2.
+        from {1, 2} could deadlock. Server 1 has the longer log, so it denies its vote to server 2.
         """
         log = self.log
         uncommitted = log.configuration_index > self.applier.commit

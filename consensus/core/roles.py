@@ -10,8 +10,8 @@
 the transition from a message and request it here.
 
 *Leader stickiness* (section 6). Within `leader_stickiness_ms` after contact with a leader, a server refuses every
-candidate without a change of its own term. The only exception is a transfer of leadership. The server also refuses a
-leader of a later term that is not a voter of the server's latest or previous configuration (`refuses_outsider`).
+candidate, except in a transfer of leadership. Its own term does not change. The server also refuses a leader of a later
+term that is not a voter of the server's latest or previous configuration (`refuses_outsider`).
 
 *A leader that has ended* (`leader_ended`). If the leader's process has ended, a server does not wait for its election
 timeout. It no longer refuses candidates, and campaigns in its own slot. The voters have slots of

@@ -57,7 +57,7 @@ class MemoryTransport:
         self._running: tuple[trio.Nursery, Receiver] | None = None
 
     def send(self, recipient: ServerId, request: Request) -> None:
-        """Queue a request, which is lost if the recipient does not run at the time of arrival."""
+        """Queue a request; the network drops it if the recipient does not run at the time of arrival."""
         self._to(recipient).put(lambda peer: peer.take_request(self, request))
 
     def connect(self, peers: Collection[ServerId]) -> None:

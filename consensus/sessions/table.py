@@ -90,8 +90,8 @@ class SessionLimits(Struct, frozen=True):
     reserved_prefix: str = ""
     """Prefix of preferred clients' names.
 
-    A full table drops their sessions only if it has no other sessions: any client can fill the table with other
-    sessions. Empty: no session is preferred.
+    A full table drops other sessions first, because any client can fill the table with them. Empty: no session is
+    preferred.
     """
 
     def is_reserved(self, client: str) -> bool:

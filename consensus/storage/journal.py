@@ -54,7 +54,7 @@ SPARE = "spare" + SEGMENT_SUFFIX + NEW_SUFFIX
 STEP_BYTES = 512 * 1024
 """Usual bytes of one preparation step. The next group may have to wait for a step, 50 ms on a disk of 10 MB/s.
 
-Half of this size needs twice as many syncs: for 40 MB of log, whose groups took 10 s, these syncs took 1.1 s instead of
+Half of this size needs twice as many syncs. For 40 MB of log, whose groups took 10 s, these syncs took 1.1 s instead of
 0.6 s.
 """
 SMALL_SEGMENT_BYTES = 1024 * 1024

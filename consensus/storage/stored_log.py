@@ -8,7 +8,7 @@ Recovery (`consensus.storage.recovery`) reads everything and classifies the end 
 must find all acknowledged entries. An outside reader requests only committed entries, so a missing or unreadable entry
 means that the directory is damaged. A reader without the commit index reads all sound entries (`StoredLog.end`).
 
-A reader does not need the hard state: the segments' own headers name the owner of the records, so a backup without hard
+A reader does not need the hard state: the segments' own headers name the owner of the records. So a backup without hard
 state is readable. A running server may remove a segment during the read; the error reports it as removed.
 
 Bytes alone do not show the beginning of a record. But a header's checksum starts from the storage's own id, so a writer

@@ -1,4 +1,4 @@
-"""Leadership in a group that fetches: the effects of late replies, later terms of other servers, and reads."""
+"""Leadership in a group that fetches: the effects of delayed replies, higher terms of other servers, and reads."""
 
 from msgspec.structs import replace
 

@@ -132,7 +132,7 @@ def test_follower_with_older_copy_gets_entries_again() -> None:
 
 
 def test_late_refusal_keeps_acknowledged_entries() -> None:
-    """A refusal that was sent before an acknowledgment and arrives after it does not show that entries are lost."""
+    """A refusal from before an acknowledgment, which arrives later, does not show that entries are lost."""
     bench = Bench(voters=3).lead()
     (first,) = bench.appends(TWO)
     bench.expire()

@@ -6,7 +6,7 @@
               entries after it ──▶ reply        none ──▶ parked until an append, a new commit index, or its time is up
 
 The reply with a new commit index waits up to `commit_notice_ms` for the next entry. A separate reply with only the
-index would cost as much as the reply with that entry, and often precede it by a moment.
+index would double the cost, and would often precede the entry by a moment.
 
 The next fetch is the only acknowledgment of the last reply. A follower without a fetch for `check_quorum_ms` does not
 count for check-quorum. So a leader resigns if all followers stop fetching (the KIP's leader progress timeout). A new

@@ -12,7 +12,7 @@ bounded.
 
 *Size of a request.* On a slow link, a request that seems lost may still be on its way. So the size of requests and the
 window are halved when a reply is overdue, and doubled when a reply comes soon. If only one request may be open, the
-first requests are small. If several may be open, a large request has a longer timeout while its connection lasts: the
+first requests are small. If several may be open, a large request has a longer timeout while its connection lasts. The
 slowest link must be able to carry its bytes.
 
 *Commitment.* Only `acknowledge` and `own_disk_caught_up` commit, for either strategy. An index commits when a majority
@@ -226,7 +226,7 @@ class Progress:
         return min((sent.sent_ms + sent.transfer_ms for sent in self.in_flight.values()), default=None)
 
     def succeeded(self, request: SentAppend, match: Index, now: Milliseconds) -> None:
-        """Record that the follower holds everything up to `match` durably, and rejected the rest of the request."""
+        """Record that the follower holds everything up to `match` durably, and rejected the request's later entries."""
         if match > self.match:
             self.match, self.advanced_ms = match, now
         if request.last > request.previous and match < request.last:
