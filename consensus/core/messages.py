@@ -17,7 +17,7 @@ TimeoutNow (Raft figures 2 and 13). A follower that fetches entries uses Kafka's
 
 Kafka's offsets begin at 0 and the core's indexes at 1, so an exclusive end offset equals the index of the last entry.
 Every reply to a fetch contains the sender's term, and the leader if the sender knows it. So a misdirected server finds
-the leader. An unknown cluster id is None, and the receiver does not compare it.
+the leader. The receiver does not compare an unknown cluster id (None).
 """
 
 from enum import Enum
