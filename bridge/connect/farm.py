@@ -8,7 +8,8 @@
     of SAM          in use              by cost       leaf                          do not reply
 
 `FarmClient` connects the parts. A suspect or failed leaf causes a query of the directories. A newer structure without
-this leaf ends the streams that wait for it. The client opens connections to the SAM bridge only.
+this leaf ends the streams that have waited for the leaf for half of the timeout. The client opens connections to the
+SAM bridge only.
 """
 
 import os

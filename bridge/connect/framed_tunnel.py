@@ -1,9 +1,9 @@
-"""The frames of a tunnel through the client's own socket, so that `--stdio` distinguishes a failure from an end.
+"""The frames of a tunnel through the socket of a running client, so that `--stdio` distinguishes a failure from an end.
 
-    kind 1 │ length 4, big-endian │ content         DATA, END without content, FAILED with the reason
+    kind: 1 byte │ length: 4 bytes, big-endian │ content         DATA, END without content, FAILED with the reason
 
 Because a Unix socket cannot be reset like a TCP connection, a failure would look like an end. So the client sends
-frames if the request has the field `FRAMES_FIELD`, and repeats the field in its reply. The other direction is plain.
+frames if the request has the field `FRAMES_FIELD`, and repeats the field in its reply. `--stdio` sends plain bytes.
 """
 
 import struct

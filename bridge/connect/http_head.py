@@ -9,7 +9,7 @@ same host become the address, too. Fields for one connection (RFC 9110, section 
 Nothing is added: no `Via`, no `Forwarded`, no `User-Agent`.
 
 h11 rejects malformed heads, contradicting lengths and encodings other than chunked. This module also rejects heads
-that two programs could read in two ways: a length next to chunks, or chunks in HTTP/1.0. Every fault is a `HeadError`.
+that two programs could read in two ways: a length next to chunks, or chunks in HTTP/1.0. It raises `HeadError`.
 """
 
 import re

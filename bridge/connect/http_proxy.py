@@ -3,10 +3,11 @@
     client ─▶ head (h11, bounded) ─▶ farm of its host ─▶ open_stream ─▶ head and body ─▶ leaf
                                  └── another host: 403 with the reason; nothing is sent
 
-Each stream carries one request, so the costs select a leaf for each request, and a dead leaf fails only one request.
-After the response the proxy closes the stream. The leaf does not close it first, because a router may then lose the end
-of a long response. The proxy never sends a request twice. If a leaf fails after the proxy has sent the head, the reply
-is 502 or 504. The user or the browser then decides about another attempt.
+Each stream carries one request. So the leaves' costs select a leaf for each request, and a dead leaf fails only one
+request. After the response the proxy closes the stream. If the leaf closed it first, a router could lose the end of a
+long response. The proxy never sends a request twice. If a leaf fails after the proxy has sent the head, the reply is
+502 or 504; if the response has begun, the proxy resets the client's connection. The user or the browser then decides
+about another attempt.
 
 Bounds apply to connections, bytes of a head, bytes in memory (one part of a body in each direction), and each step's
 time. A client that stops reading or sending loses its connection.
@@ -49,12 +50,12 @@ class ProxyLimits(Struct, frozen=True):
     step_s: float = 60.0
     """Seconds for the next part of a client's body, and for a client to read a part."""
     response_s: float = 300.0
-    """Seconds between two parts of a response."""
+    """Seconds for the next part of a response, and for the leaf to accept a part of a request."""
     linger_s: float = 1.0
 
 
 class Page(Struct, frozen=True):
-    """A reply of the client itself, not of a farm."""
+    """A reply of this program, not of a farm."""
 
     body: bytes
     content_type: str = _TEXT
@@ -70,12 +71,11 @@ class Farms:
         self._only = farms[0] if len(farms) == 1 else None
 
     def of(self, target: Target) -> StreamOpener:
-        """Return the farm of a target; raise `HeadError`.
+        """Return the farm of a target; raise `HeadError` if the target is not permitted.
 
         If the process has one link, a request in origin form to the proxy's own address also leads to that farm. Only
         `localhost`, a numeric host and a missing host count as its own address. The owner of any other name could let
-        the name resolve to this machine. Web pages of other sites can send requests to this machine too; these are
-        refused.
+        the name resolve to this machine. Requests by web pages of other sites are refused.
         """
         farm = self._by_host.get(target.host)
         if farm is None and target.form is TargetForm.ORIGIN and _is_own_address(target.host):
@@ -109,7 +109,7 @@ def _is_own_address(host: str) -> bool:
 
 
 class HttpProxy:
-    """Serves clients. `pages` are replies to paths in origin form, which only the client's own socket has."""
+    """A server of HTTP clients. `pages` are replies to paths in origin form, only for this program's own socket."""
 
     def __init__(
         self,
@@ -137,11 +137,11 @@ class HttpProxy:
             await stream.aclose()
 
     def has_frames(self, request: h11.Request) -> bool:
-        """Return True if a tunnel of this client uses frames, which `--stdio` requests at the client's own socket."""
+        """Return True if a tunnel uses frames, which `--stdio` requests at this program's own socket."""
         return self.pages is not None and dict(request.headers).get(FRAMES_FIELD) == FRAMES_VERSION
 
     def page(self, target: Target) -> Page | None:
-        """Return the client's own page for a target; None if the target is for a farm. Raise `HeadError`."""
+        """Return this program's own page for a target; None if the target is for a farm. Raise `HeadError`."""
         if self.pages is None or target.form is not TargetForm.ORIGIN:
             return None
         made = self.pages.get(target.path.partition(b"?")[0].decode("latin-1"))
@@ -324,7 +324,7 @@ class _Exchange:
         except trio.BrokenResourceError:
             self._end(None)
         else:
-            # A trailer belongs to one connection.
+            # The fields of a trailer are not forwarded.
             return event if isinstance(event, h11.Data) else h11.EndOfMessage()
         return None
 
@@ -359,7 +359,7 @@ class _Exchange:
                     await self._to_client(h11.EndOfMessage())
                     self.is_complete = True
                     return
-                # Informational responses concern one connection.
+                # Informational responses are not forwarded.
         except h11.ProtocolError as error:
             self._end_by_leaf(HTTPStatus.BAD_GATEWAY, f"the reply of the leaf is not HTTP/1.1: {error}; {_REMEDY}")
         except LeafSilentError as error:
@@ -390,7 +390,7 @@ class _Exchange:
 
 
 class _ExchangeError(Struct, frozen=True):
-    """The reason of an incomplete exchange, and the status for a client without a part of the response."""
+    """The reason of an incomplete exchange, and the status of the reply if the response has not begun."""
 
     status: HTTPStatus
     text: str

@@ -105,7 +105,7 @@ class LeafOpener:
         self.table[opened.leaf_hash].streams -= 1
 
     def did_not_reply(self, opened: LeafStream) -> None:
-        """Record that a leaf received bytes and did not reply in time: its router or a tunnel is dead."""
+        """Use the other session after a leaf received bytes and did not reply in time: a tunnel may be dead."""
         self.pool.change(opened.session)
 
     def await_late_reply(self, opened: LeafStream, since_s: float) -> bool:
@@ -127,7 +127,7 @@ class LeafOpener:
             self._late -= 1
 
     def ended_early(self, opened: LeafStream) -> None:
-        """Record that a stream ended before the first byte of a reply, because the service of the leaf is down."""
+        """Record a failure of a leaf that ended its stream before the first byte of a reply, if the session lasts."""
         if self.pool.is_ready(opened.session):
             reason = f"{address_of(opened.leaf_hash)} ended the stream without a reply"
             self.on_failed(opened.leaf_hash, LeafFailure(reason=reason))
@@ -263,7 +263,7 @@ class LeafOpener:
     def _close_late(self, receive: trio.MemoryReceiveChannel["LeafStream | _SessionLostError | None"]) -> None:
         """Close the opened streams that the caller does not use: it has another stream, or was canceled.
 
-        Without a checkpoint: a cancellation here would leave streams open, and the caller's own stream too.
+        This does not have a checkpoint: a cancellation here would leave streams open, including the caller's stream.
         """
         while True:
             try:

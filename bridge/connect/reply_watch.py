@@ -9,9 +9,9 @@ The timeout begins with the request, and again with each byte that the leaf send
 another stream is alive, so its service is only slow. The timeout of a long request is one second longer for each 8 KiB,
 the rate of a slow tunnel.
 
-Only an exchange that *owes* a reply fails by the timeout: the first exchange of a stream, and each after
-`FarmStream.expect_reply`. In a later exchange, the service may not reply, for example to a line of chat. So such a
-stream fails only if its leaf fails for another reason while it has unanswered bytes.
+Only an exchange that *owes* a reply fails by the timeout: the first exchange of a stream, and the next one after each
+`FarmStream.expect_reply`. In another exchange, the service may not reply, for example to a line of chat. Then the
+stream fails only if its leaf fails for another reason while the stream has unanswered bytes.
 """
 
 from collections.abc import Callable

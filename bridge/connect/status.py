@@ -16,10 +16,10 @@ class ClientCounter(CountedReason):
     STREAMS_OPENED = "streams_opened", "streams to a leaf"
     STREAMS_FAILED = "streams_failed", "streams that could not be opened to any leaf"
     STREAMS_SILENT = "streams_silent", "streams that failed because the leaf did not reply in time"
-    LEAF_CHANGES = "leaf_changes", "leaves that failed before the first byte, so that the next one was tried"
-    RACES = "races", "attempts at a second leaf while the first one was slow"
+    LEAF_CHANGES = "leaf_changes", "failed attempts to open a stream to a leaf"
+    RACES = "races", "attempts at another leaf while an earlier attempt was slow"
     SESSIONS_MADE = "sessions_made", "sessions of the SAM bridge"
-    SESSIONS_ENDED = "sessions_ended", "sessions that the SAM bridge ended"
+    SESSIONS_ENDED = "sessions_ended", "sessions that the SAM bridge ended, or that the client replaced after failures"
     SESSION_FAILURES = "session_failures", "failed attempts to make a session"
     FETCHES = "fetches", "queries of directories for the structure"
     FETCHES_FAILED = "fetches_failed", "queries without a usable structure"
@@ -106,4 +106,4 @@ class FarmStatus(Record, frozen=True, kw_only=True):
     counters: dict[str, int]
     """All counters, by name."""
     last_error: str | None
-    """The last error of a session, a directory or a leaf."""
+    """The last error of a session, a directory, a leaf or the cache file."""

@@ -4,10 +4,11 @@
              │           └─▶ overdue ─▶ LeafSilentError
              └─▶ the leaf ends the stream, or does not greet in time ─▶ the next leaf replaces it, unseen by the user
 
-The client never sends a byte to a second leaf, because a request could be executed twice. So it replaces a leaf only
-while neither the user nor the leaf has sent a byte. A service may send the first byte (greet), as mail servers do. So
-while the user only receives, each leaf except the last one must greet within the timeout of a reply. A leaf without a
-greeting counts as failed only if a later leaf greets. Without any greeting, the service probably waits for the user.
+The client never sends a byte of a stream to two leaves, because a request could be executed twice. So it replaces a
+leaf only while neither the user nor the leaf has sent a byte. A service may send the first byte (greet), as mail
+servers do. So while the user only receives, each leaf except the last one must greet within the timeout of a reply. A
+leaf without a greeting counts as failed only if a later leaf greets. Without any greeting, the service probably waits
+for the user.
 
 SAM does not support a half-close: a router that receives the end of one direction ends both, and the reply is lost. So
 `send_eof` does not send anything. The stream ends when the leaf or `aclose` ends it.

@@ -74,7 +74,7 @@ class StructureKeeper:
         self.newest: OfferedStructure | None = None
         """The newest accepted structure; it may have expired."""
         self._query_failure: str | None = None
-        """The reason why the last query failed; None before the first failure."""
+        """The reason of the last failed query; None before the first failure."""
         self._link = link
         self._table = table
         self._pool = pool
@@ -152,7 +152,7 @@ class StructureKeeper:
         self._refresh_request.set()
 
     async def wait_usable(self, timeout_s: float = STRUCTURE_WAIT_S) -> None:
-        """Wait for a structure that has not ended; raise `NoLeafError` after a query without one."""
+        """Wait for a structure that has not ended; raise `NoLeafError` after a failed query or `timeout_s`."""
         failed = self._counters[ClientCounter.FETCHES_FAILED]
         with trio.move_on_after(timeout_s):
             while not self.is_usable and self._counters[ClientCounter.FETCHES_FAILED] == failed:
