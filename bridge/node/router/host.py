@@ -2,8 +2,7 @@
 
 `HostSampler.sample` reads the operating system's counters; rates are over the time since the last sample, and unknown
 (`None`) until there are two. `LoopLag` is a task that wakes at fixed moments and records its delay. The same causes
-delay heartbeats and probes, so this figure shows if the node keeps up. Each measurement in a window is kept, because an
-average hides the stalls that cause elections.
+delay heartbeats and probes, so this figure shows if the node keeps up.
 
 The moments are on a fixed grid, and each moment during a stall counts with its own lateness. If each delay were
 measured from the previous wake-up, a long stall would count once, like a short one. Then a process that stalls half of
@@ -30,7 +29,7 @@ from bridge.core.log.figures import RouterStatus
 from consensus import next_tick_s
 
 LAG_INTERVAL_S: Final = 1.0
-"""Seconds."""
+"""Seconds between two measurements."""
 LAG_WINDOW: Final = 60
 """Number of measurements in the window: one minute."""
 

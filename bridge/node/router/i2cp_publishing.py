@@ -4,10 +4,10 @@
      ▲          │ lost: wait, growing           │
      └── stop ──┴───────────────────────────────┘
 
-A router publishes for a session only while it lasts, so the connection stays open. A publisher hands over its last
-accepted structure again after each reconnection. Publisher and standby do so at each request of the router, because the
-router ends a session that does not reply. A refused structure is dropped: the farm makes a new plan, and the refused
-one must not appear later. A structure that is too old for a router is not handed over again.
+A router publishes for a session only while the session lasts, so the connection stays open. A publisher hands over its
+last accepted structure again after each reconnection. Publisher and standby do so at each request of the router,
+because the router ends a session that does not reply. A refused structure is dropped: the farm makes a new plan, and
+the refused one must not appear later. A structure that is too old for a router is not handed over again.
 
 *The standby (the next candidate) keeps a session, too*, because a router builds the tunnels of a new session for up to
 a minute. The candidate's node replies to its router's requests with the structure in force; floodfills that have this
@@ -17,7 +17,7 @@ structure only at its own request, or if the structure is the first of another p
 that minute, it opens a new session, because a Java router does not delay a session's first structure.
 
 The key that signs the structures also signs the session. i2pd does not accept offline keys in sessions. So with a
-transient key it gets the configuration in the key file, signed by the master.
+transient key, the node sends to i2pd the configuration in the key file, which the master signed.
 """
 
 import math
@@ -41,7 +41,7 @@ STOP_TIMEOUT_S: Final = 5.0
 RETRY_FIRST_S, RETRY_LONGEST_S, RETRY_SPREAD = 1.0, 60.0, 0.2
 JAVA_DELAY_S: Final = 60.0
 REPEAT_EVERY_S, REPEAT_FOR_S = 3.0, 24.0
-"""An urgent structure goes to i2pd repeatedly: the interval and the whole time, in seconds. i2pd publishes at most once
+"""Interval and whole time, in seconds, in which an urgent structure is sent to i2pd again: i2pd publishes at most once
 in 20 s.
 """
 STRUCTURE_LIFE_MS: Final = 9 * 60_000

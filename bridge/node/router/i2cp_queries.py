@@ -6,7 +6,7 @@ destination's tunnels work. A lease set lasts ten minutes, and only built tunnel
 regularly, so only two failures in a row count as unreachable.
 
 I2CP does not report the version of the lease set. i2pd looks up only ordinary lease sets, so it cannot show if a Meta
-LeaseSet2 is present. The version of a lease set, and a Meta LeaseSet2 at i2pd, stay unknown.
+LeaseSet2 is present.
 """
 
 from collections import OrderedDict

@@ -7,12 +7,12 @@
 A leaf is healthy under three conditions. The router replies, the leaf's lease set can be looked up (so its tunnels
 work), and its local service accepts its probe. Until a look-up has a clear result, only the other two conditions count.
 
-Structures that the router would refuse are refused here, with a reason. In I2CP a refused structure ends the session,
-and the next session only gets "invalid". A demonstration's structures never reach a real router, because its keys are
-not secret.
+Structures that the router would refuse are refused here, with a reason. In I2CP a router that refuses a structure ends
+the session, and only replies "invalid" to the next one. A demonstration's structures never reach a real router, because
+its keys are not secret.
 
-An unreachable router is not an error for the reader of its state. The node continues to report, with its leaves as
-unhealthy, and an alarm about the router is active until it replies.
+The queries of the state do not raise errors if the router is unreachable. The node continues to report, with its leaves
+as unhealthy, and an alarm about the router is active until the router replies.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,8 +64,8 @@ def key_obstacle(access: I2cpAccess, key: SigningKey) -> str | None:
 def other_software(access: I2cpAccess, date: RouterDate) -> str | None:
     """Return the reason to hand over no structure if the router is i2pd, contrary to the setting; else None.
 
-    If the setting is `java` and the router is i2pd, i2pd drops the structure without a reply. The opposite error is not
-    an obstacle: a Java router disconnects with a reason, and a later i2pd may reply with its own version.
+    If the setting is `java` and the router is i2pd, i2pd drops the structure without a reply. The setting `i2pd` is not
+    checked: a Java router disconnects with a reason, and a later i2pd may reply like a Java router.
     """
     if not date.is_from_i2pd or access.software is Software.I2PD:
         return None
@@ -219,7 +219,7 @@ class I2cpRouter:
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def publishing_obstacle(self, master_hash: bytes) -> str | None:
-        """Return the reason: i2pd contrary to the setting, a key file too old for i2pd, or a demonstration's key."""
+        """Return an obstacle: i2pd contrary to the setting, a key file too old for i2pd, or a demonstration's key."""
         key = self._signing_key_of(master_hash)
         if key is None:
             return None  # A node without a key does not report an obstacle.

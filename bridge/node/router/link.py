@@ -2,8 +2,8 @@
 
 I2CP and I2PControl carry passwords, and show the owner of each destination. So a node uses plain TCP only to loopback
 and private addresses. It uses plain I2PControl, whose password controls the router, only to loopback. A router signs
-its certificate itself. A file in the settings pins it. The certificate of a router on this machine is not checked,
-because an attacker cannot intercept the connection.
+its certificate itself. A file in the settings pins it. Without a file, I2PControl over TLS is possible only on this
+machine: the certificate is not checked, because an attacker cannot intercept the connection.
 """
 
 import ssl
@@ -32,7 +32,7 @@ class RouterLost(Exception):  # noqa: N818 -- a state of the router, described b
 
 
 class RouterAbsent(RouterLost):
-    """A router without an answer at its address: it is stopped, or does not serve that port."""
+    """The router does not reply at its address: it is stopped, or does not serve that port."""
 
 
 class Software(Enum):
@@ -119,7 +119,7 @@ async def _open(link: Link, context: ssl.SSLContext | None) -> trio.abc.Stream:
 
 
 async def read_tls_context(link: Link) -> ssl.SSLContext | None:
-    """Return `tls_context`, with a thread for the certificate's file if there is one."""
+    """Return `tls_context`; read the certificate's file, if any, in a thread."""
     if link.certificate is None:
         return tls_context(link)
     return await trio.to_thread.run_sync(tls_context, link)

@@ -55,7 +55,7 @@ NO_ROUTER: Final = "the configuration of its node does not name a router"
 
 
 class RouterError(Exception):
-    """The router failed, and nothing changed. The message contains the action and the reason."""
+    """The router failed or refused a structure. The message contains the action and the reason."""
 
 
 class MeasuredStatus(Struct, frozen=True):
@@ -88,7 +88,7 @@ class Router(Protocol):
         """Return the status of one leaf."""
 
     async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:
-        """Return the router's measurement of another router's leaf; None without a clear result."""
+        """Return the router's measurement of another router's destination; None without a clear result."""
 
     def publishing_obstacle(self, master_hash: bytes) -> str | None:
         """Return the reason why this router cannot publish for a master with this node's key; None if it can."""
@@ -97,7 +97,7 @@ class Router(Protocol):
         """Publish a signed structure, which replaces the previous one."""
 
     async def stop_publishing_meta_lease_set(self, master_hash: bytes) -> None:
-        """Stop publishing this node's structure and end the session; harmless without one."""
+        """Stop publishing this node's structure and end the session, if one is open."""
 
     async def keep_ready(self, master_hash: bytes, structure: bytes, *, urgent: bool) -> str | None:
         """Keep a session open, so that this node can publish immediately; `structure` is the structure in force.
@@ -125,7 +125,7 @@ class _Condition(Struct):
     """The history of one condition of a leaf."""
 
     holds: bool | None = None
-    """The last known state; None after the state became unknown."""
+    """True or False in the last result; None if the state is unknown."""
     since_s: float = 0.0
     failures: int = 0
     last_error: str | None = None
@@ -285,7 +285,7 @@ class FileRouter:
         return None
 
     async def stop_publishing_meta_lease_set(self, master_hash: bytes) -> None:
-        """Remove the file if it still has this node's structure; another publisher's stays."""
+        """Remove the file if it still has this node's structure; keep another publisher's file."""
         async with self._one_writer:
             published = self._published.pop(master_hash, None)
             if published is None:
