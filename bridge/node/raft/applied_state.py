@@ -89,8 +89,8 @@ class AppliedState:
 
         `on_change` receives every change, including changes by entries of earlier runs. `on_entry_without_effect` and
         `on_foreign` receive only entries committed in this run; the state machine ignores foreign entries. `on_report`
-        receives every report with effect, the reports of a snapshot, and the state of the masters at that time.
-        `name_of` returns the name of a server for the events.
+        receives every report with effect and the reports of a restored snapshot, each with the state of the masters at
+        that time. `name_of` returns the name of a server for the events.
         """
         self._farm = Farm(log_time_base_ms, founders=founders)
         self.entries = EntryReader(cluster_id)
@@ -234,7 +234,7 @@ class AppliedState:
         return self._farm.sessions.was_executed(request)
 
     def judge_clocks(self, server_id: int) -> ClockJudgment | None:
-        """Compare the clocks with the majority time, as server `server_id` measures them by its machine's clock."""
+        """Compare the servers' clocks with the majority time, as server `server_id` measures it by its own clock."""
         return self.log_time.judge(now_ms(), clock_ms(), server_id, self.state.clocks)
 
     def keep_from(self) -> Index:
@@ -349,7 +349,7 @@ class AppliedState:
 def _may_name_request(command: bytes) -> bool:
     """Return True if the entry can name a request.
 
-    It is decoded only if its bytes contain the member's name or an escape.
+    Callers decode an entry only if its bytes contain the JSON name `request` or an escape.
     """
     return b'"request"' in command or b"\\" in command
 

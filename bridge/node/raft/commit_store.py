@@ -43,8 +43,8 @@ def read_commit_index(state_dir: Path) -> int | None:
 async def keep_commit_index(state_dir: Path, applied: Callable[[], int]) -> None:
     """Write the result of `applied` every half minute and at the end, if it has risen.
 
-    If the disk is full, an old file stays. If it hangs, later writes wait, and the node stops at most `END_SECONDS`
-    later.
+    If the disk is full, an old file stays. If the disk hangs, later writes wait, and the node stops at most
+    `END_SECONDS` later.
     """
     noted = 0
     try:

@@ -58,7 +58,7 @@ from consensus.protocols.garlic_farm import (
 from gossip import Address
 
 PROVEN_ENTRY_US, OPAQUE_ENTRY_US = 500, 20
-"""Processor time for one entry in microseconds: twice the measured time."""
+"""Processor time for an entry with a proof and for another entry, in microseconds: twice the measured time."""
 
 
 class HandshakeWords(Struct, frozen=True):

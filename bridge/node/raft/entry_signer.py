@@ -49,14 +49,14 @@ class EntrySigner:
         return sign_entry(entry, self._key, self._cluster_id, self._last)
 
     def vouch(self, entry: bytes) -> bytes:
-        """Return a foreign entry with this node's proof; raise ValueError as above.
+        """Return a foreign entry with this node's proof; raise ValueError if it is too large for a proof.
 
         The farm does not check the number of such an entry, so the entry does not use up a number.
         """
         return sign_entry(entry, self._key, self._cluster_id, max(1, self._last))
 
     def sign_for_operator(self, entry: bytes) -> bytes:
-        """Return an operator's entry, signed in this node's name; raise ValueError as above.
+        """Return an operator's entry, signed in this node's name; raise ValueError if it is too large for a proof.
 
         Entries without effect on the farm and entries signed by another key are returned unchanged.
         """

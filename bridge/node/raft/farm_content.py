@@ -35,7 +35,7 @@ def objection_to_entries(entries: tuple[Entry, ...]) -> str | None:
     for entry in entries:
         if entry.kind != COMMAND or not ends_like_proof(entry.data):
             continue
-        # Decoded only if the bytes contain the member's name or an escape.
+        # Decode only if the bytes contain the JSON name `level` or an escape.
         if b'"level"' in entry.data or b"\\" in entry.data:
             record = decode(entry.data)
             if isinstance(record, Level) and record.number > SUPPORTED_LEVEL:

@@ -1,6 +1,6 @@
 """Leadership transfer, for an operator and before a clean stop.
 
-Only the leader can transfer leadership. The text of a failure names the present leader and the next step.
+Only the leader can transfer leadership. The text of a failure names the present leader or the next step.
 """
 
 from collections.abc import Callable, Sequence
@@ -82,9 +82,9 @@ async def hand_over_before_stop(
 
 
 async def until_removed(replica: Replica, expect: int) -> bool:
-    """Wait a moment after the announcement until the leader has removed this server; return True if it has.
+    """Wait up to `REMOVAL_PATIENCE_SECONDS` until the leader has removed this server; return True if it has.
 
-    Do not wait if too few voters would stay, because then the leader does not remove this server.
+    Do not wait if fewer than `expect` voters would remain, because then the leader does not remove this server.
     """
     with trio.move_on_after(REMOVAL_PATIENCE_SECONDS):
         while not _is_removed(replica):

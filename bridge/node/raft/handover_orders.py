@@ -7,7 +7,7 @@ Only the leader can transfer leadership: it delays proposals while it brings its
 does not lead sends the order through the log, like most orders of an operator. The order does not change the farm's
 state (`bridge.wire.log.handover_entries`).
 
-This does not give a member more power: it could already campaign in a later term.
+Such orders do not give a member more power: it could already campaign in a later term.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -7,7 +7,7 @@ A few such entries are normal: a server repeats an entry after a lost reply, or 
 them mean that a connected client tries to act on the farm, or that an operator's program has the wrong key. The text
 has reasons and authors but no numbers. So it does not change with each entry, and is not reported again.
 
-This is a separate module: the state machine reports these entries, and the Raft server the events in `notices`.
+The state machine reports these entries. `notices` is a separate module, because the Raft server reports its events.
 """
 
 from collections import OrderedDict, deque

@@ -2,7 +2,8 @@
 
     AddServerRequest      the log has assigned the id and has not removed it, there is room among the voters, and the
                           node's address is known
-    RemoveServerRequest   enough voters remain, and the server does not reply: it left, or is dead
+    RemoveServerRequest   enough voters remain, and the server does not reply (it left, or is dead) or the log has
+                          removed it
 
 Any holder of the farm key can send these messages, so they must not bypass the decisions of the reconciler and the log.
 A server with an unassigned id could not be distinguished from any other. A farm with fewer voters than `expect` would
@@ -22,7 +23,7 @@ from consensus.protocols.garlic_farm import MembershipOptions, PeerAddress
 
 
 class FarmMemberRules(Struct, frozen=True):
-    """The rules of one farm; `expect` and `voters_max` are settings, `removed` comes from the log."""
+    """The rules of one farm: `expect` is from the founding, `voters_max` from the settings, `removed` from the log."""
 
     resolve: Callable[[ServerId], PeerAddress | None]
     describe: Callable[[], RaftDescription]
@@ -50,7 +51,7 @@ class FarmMemberRules(Struct, frozen=True):
         return address
 
     def may_remove(self, server: ServerId, configuration: Configuration) -> str | None:
-        """Return None if the server does not reply and enough voters remain; otherwise the reason."""
+        """Return None if the leader may remove the server, by the rules of the module; otherwise the reason."""
         if len(configuration.voter_ids - {server}) < self.expect:
             return f"a farm of {self.expect} needs another voter as a replacement first"
         answers = (
@@ -88,6 +89,6 @@ def farm_member_rules(
 
 
 def member_request_tuning(profile: Profile) -> MembershipOptions:
-    """Return the longest times of an invitation and of a departure on these links."""
+    """Return the longest times of an invitation and of a departure, for the links of a profile."""
     reply_s = profile.links.reply_timeout_s
     return MembershipOptions(invitation_s=5 + 5 * reply_s, leave_s=reply_s)

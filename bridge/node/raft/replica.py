@@ -186,8 +186,7 @@ class Replica:
         """Have entries committed, adjacent and in order, through the leader; return the index of the last one.
 
         With `repeat_unknown` entries of unknown fate are submitted again; this is only for entries that tolerate
-        copies. Entries reserved for the leader are refused here, too: the leader's own tasks submit them directly to
-        its server.
+        copies. Entries reserved for the leader are refused: the leader's own tasks submit them directly to its server.
         """
         if any(map(is_leaders_own, commands)):
             return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=LEADERS_OWN_TEXT)
@@ -212,7 +211,7 @@ class Replica:
         return answer
 
     async def read_barrier(self) -> Index:
-        """Wait until this node has applied all entries acknowledged before the call. Raise the errors in `refusals`."""
+        """Wait until this node has applied all entries acknowledged before the call; see `read_barrier_anywhere`."""
         return await read_barrier_anywhere(self.server, self._others, timeout_s=self.patience.submit_s)
 
     async def _submit_once(
@@ -297,7 +296,7 @@ def _no_leader_known(on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
 
 def is_leaders_own(command: bytes) -> bool:
     """Return True if an entry would move log time or change the farm's members: clients must not submit it."""
-    # Decoded only if the bytes contain the member's name or an escape.
+    # Decode an entry only if its bytes contain the JSON name of such a kind or an escape.
     suspicious = any(word in command for word in _LEADERS_WORDS)
     return suspicious and isinstance(decode(command), LeadersRecord)
 
@@ -393,7 +392,10 @@ def _server_parts(
 def _resolver(
     settings: ReplicaSettings, applied_state: AppliedState, group: Callable[[], Collection[ServerId]]
 ) -> Callable[[ServerId], PeerAddress | None]:
-    """Return a resolver of addresses; it returns None for retired, evicted and completely removed servers."""
+    """Return a resolver of addresses, which returns None for retired and evicted servers.
+
+    It also returns None for a removed server that is no longer in the group.
+    """
 
     def resolve(peer: ServerId) -> PeerAddress | None:
         admitted = applied_state.state.admitted.get(integer_id(peer))

@@ -1,4 +1,4 @@
-"""Submission of entries for clients: each is applied once, although a leader may fail during the submission.
+"""Submission of entries for clients: each is applied at most once, even if a leader fails during the submission.
 
     entry ─▶ names a request? else add the next number of this node ─▶ signed, if it acts on the farm
           ─▶ replica, repeated while its fate is unknown ─▶ committed ─▶ applied here
