@@ -1,9 +1,9 @@
 """Key files on disk: written with mode 0600, and read only if no other user can read them.
 
-A key that others on the machine can read is not secret, and an operator does not notice. So reading refuses such a key
-with a command as remedy. Writing creates and syncs a new file, which has the mode from the start. Only then does the
-file get its name. Before a later chmod, others could read the file for a moment. Only a farm key file can be replaced
-(`replace_farm_key`): an overwritten master key means a lost farm.
+A key that others on the machine can read is not secret, and an operator does not notice. So the reading of such a key
+fails with a command as remedy. A new file has its mode from the start, because others could read the file before a
+later chmod. It gets its name only after it is synced. Only a farm key file can be replaced (`replace_farm_key`): an
+overwritten master key means a lost farm.
 """
 
 import errno
@@ -41,9 +41,9 @@ from consensus.storage import access_advice, open_aside, replace_file, sync_dire
 Key = TypeVar("Key")
 Content = TypeVar("Content")
 Stamp = tuple[int, int, int, int, int] | None
-"""Inode, size and times of a file, and for a new file the time of the check in ns, else 0; None without access."""
+"""Inode, size and times of a file, and for a new file the time of the check in ns, else 0; None without a file."""
 _NEW_NS: Final = 2_100_000_000
-"""A file is new for this time after a change: at most one tick of its file system's clock (FAT: 2 s), with reserve."""
+"""Nanoseconds after a change in which a file is new: more than one tick of a file system's clock (FAT: 2 s)."""
 _OWNER_ONLY: Final = 0o600
 _WITHOUT_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 """Errors of file systems without hard links, as on most memory sticks."""
@@ -58,14 +58,14 @@ class KeyFileError(Exception):
 
 
 class KeyAccessError(KeyFileError):
-    """The system does not let this user read the file, regardless of its content."""
+    """The owner or the mode of the file does not permit its use, regardless of its content."""
 
 
 def stamp_of(path: Path) -> Stamp:
     """Return the stamp of a file. After a change of the file, the stamp differs.
 
     Two changes within one tick of the file system's clock can leave the same size and times. So each stamp of a new
-    file differs from all others, and its content is read again at the next check.
+    file differs from all others, and the next check reads the file again.
     """
     # The clock is read first: a later change has a later time.
     now_ns = time_ns()
@@ -95,7 +95,7 @@ class ChangedFiles(Generic[Content]):
 
 
 def write_private_file(path: Path, text: str) -> None:
-    """Create `path`, readable by its owner only, with `text` durable in it. A kill leaves the whole file, or none."""
+    """Create `path`, readable by its owner only, with `text` durable in it. A kill never leaves a part of the file."""
     try:
         # It has mode 0600 from the start: the umask can only remove bits.
         descriptor, aside = open_aside(path)
@@ -195,7 +195,7 @@ def save_farm_key(path: Path, farm_key: FarmKey) -> None:
 def replace_farm_key(
     path: Path, farm_key: FarmKey, *, earlier: bool = False, reader: AbstractContextManager[None] | None = None
 ) -> None:
-    """Replace a farm key file of the same farm; with `earlier` also one with a later epoch.
+    """Replace a farm key file of the same farm; with `earlier`, replace also a file with a later epoch.
 
     `reader` changes the user for the reading. The file keeps its owner, so that the node's user can still read it.
     """

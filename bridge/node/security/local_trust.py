@@ -1,4 +1,4 @@
-"""Checks which users may change a node's files: the state directory, its path, and both ends of the control socket.
+"""Checks that no other user can change a node's state directory or its path, or run an end of its control socket.
 
     /  ─▶ home ─▶ user ─▶ .local ─▶ … ─▶ state directory     each step checked as the kernel walks it, including links
 
@@ -10,7 +10,7 @@ user or root. The state directory itself must not be writable by others at all.
 If this holds, no other user (except root) can place a link or a file inside, regardless of the file names in use.
 
 A control socket is checked at both ends by the kernel's record of the peer's user (SO_PEERCRED). On a system without
-SO_PEERCRED, only the owner and the mode of the directory and of the socket are checked.
+SO_PEERCRED, only the owner of the socket and its directory are checked.
 
 A node from a package runs as its own user, and its operator is root. Only root can make the directory of this node, so
 root trusts the owner of that directory.
@@ -62,7 +62,7 @@ class UntrustedPathError(Exception):
 
 @contextmanager
 def acting_as_owner(path: Path) -> Iterator[None]:
-    """Act as the owner and group of a path, and as root again afterwards. The file itself keeps its owner."""
+    """Act as the owner and group of a path, and as root again afterwards."""
     owner, user_id, group_id = path.stat(), os.geteuid(), os.getegid()
     os.setegid(owner.st_gid)
     os.seteuid(owner.st_uid)
@@ -113,7 +113,7 @@ def facts_about_node(path: Path, directory: Path = SYSTEM_STATE_DIRECTORY, facts
 def check_state_directory(path: Path, facts: Facts | None = None) -> None:
     """Raise UntrustedPathError if another user could change the content of `path`, or replace it.
 
-    If it does not exist yet, its parents are checked.
+    If `path` does not exist yet, only its existing parents are checked.
     """
     known = facts or system_facts()
     steps, whole = _walk(path.absolute(), known)
@@ -240,8 +240,8 @@ def check_control_socket(path: Path, facts: Facts | None = None) -> None:
 def peer_user_id(connected: ConnectedSocket) -> int | None:
     """Return the user of the peer of a connected Unix socket, from the kernel; None on systems without it.
 
-    Raise NotConnectedError. A non-blocking connect to a full backlog ends with EAGAIN. The socket is then writable
-    without an error, as if it was connected, but the kernel does not report a peer process.
+    Raise NotConnectedError if the kernel does not report a peer process. After a non-blocking connect to a full
+    backlog, which ends with EAGAIN, the socket is writable as if it was connected.
     """
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:

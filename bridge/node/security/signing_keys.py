@@ -1,7 +1,7 @@
 """The key that signs a master destination's structures on this node, its renewal, and the alarm before it ends.
 
-A transient key ends after some days (30 by default), and a new one replaces its file while the node runs. The file's
-times and size are checked once a reporting period. A changed file is read, and a valid new key is used from then on. An
+A transient key ends after some days (30 by default). The operator replaces its file while the node runs. Before each
+report, the node checks if the file has changed. It reads a changed file, and uses a valid new key from then on. An
 unusable file, a key of another master or an expired key only sets an alarm: the present key remains in use.
 """
 
@@ -81,7 +81,7 @@ class PublishingKey:
         filed = _read_if_changed(path, self._stamp)
         if filed is None:
             return False
-        # After a correction of the clock, the same key may be valid again. And the error of a read may be temporary.
+        # Read an expired key or an unusable file again: the clock may be corrected, and an error may be temporary.
         is_valid = filed.key is not None and filed.key.can_sign_until_s > now_s
         self._stamp = filed.stamp if is_valid else _READ_AGAIN
         self.fault, self.action = self._fault_of(filed, now_s), filed.action

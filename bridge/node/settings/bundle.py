@@ -38,7 +38,7 @@ class _Bundle(Struct, rename="camel", forbid_unknown_fields=True):
 
 
 def shared_settings(table: Mapping[str, Any], masters: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    """Return the shared part of a node's configuration file; `masters` with `publish`."""
+    """Return the shared part of a node's configuration file; `masters` are destinations, each with its `publish`."""
     found: dict[str, Any] = {}
     for path, each in SHARED.items():
         source = table.get(each.table, {}) if each.table else table
@@ -51,7 +51,7 @@ def shared_settings(table: Mapping[str, Any], masters: tuple[tuple[str, str], ..
 
 
 def bundle_text(farm_key: FarmKey, settings: Mapping[str, Any]) -> str:
-    """Return the file's text. Secret."""
+    """Return the text of a bundle's file, which is secret."""
     made = _Bundle(KIND, 1, farm_key_text(farm_key), dict(settings))
     return msgspec.json.format(msgspec.json.encode(made), indent=2).decode() + "\n"
 

@@ -5,7 +5,7 @@
     [[master]]                  a list of tables for each field with `Tables`
 
 Each class declares its settings (`bridge.node.settings.declared`), and `garlicfarm help settings` lists them. A value
-of the command line replaces the value of the file before the file is read.
+of the command line replaces the value of the file before the settings are checked.
 
 Unknown keys are refused, not ignored: otherwise a misspelled setting would keep its default unnoticed.
 """
@@ -236,8 +236,8 @@ def load_configuration(
 ) -> NodeConfiguration:
     """Return the node's configuration; raise ConfigurationError with every problem.
 
-    With `try_files`, problems of files are included. If there is only one problem, the part of the node that reads the
-    file reports it, because its error contains the remedy.
+    With `try_files`, problems of the files that settings name are included. If such a problem is the only one, the part
+    of the node that reads the file reports it, because its error contains the remedy.
     """
     table = {} if path is None else _read(path)
     (overrides or Overrides()).put_into(table)

@@ -3,8 +3,8 @@
     limit ──minus──▶ reserve for the node's own work ──▶ shares of connections from outside
 
 A process at its limit cannot open anything: a segment of its log, a file of /proc, a connection to another server. So
-outside connections are limited to the part beyond the reserve. First the soft limit is raised to the hard one if
-possible: the usual soft limit of 1,024 exists for programs that use `select`.
+outside connections are limited to the part beyond the reserve. First the soft limit is raised, up to the hard limit and
+to 2,304: the usual soft limit of 1,024 exists for programs that use `select`.
 """
 
 import resource
@@ -35,8 +35,7 @@ class DescriptorShares(Struct, frozen=True):
     control_remote: int
     """Connections with a token.
 
-    The same number of further connections may not have sent a token yet, and the same number may wait for their first
-    byte.
+    As many further connections may be open before they send a token, and as many may wait for their first byte.
     """
     kafka: int
     """Connections of Kafka's clients; as many further connections may wait to be accepted."""

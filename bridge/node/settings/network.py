@@ -4,9 +4,9 @@
     transport = "i2p"           no gossip: I2P names in `consensus.seeds`, reached through the HTTP proxy of this
                                 machine's router
 
-On a LAN an address is not needed. `bridge.node.settings.machine` chooses the machine's private address. The node binds
-to it on the default ports, and discovers the others by broadcast. If no address can be chosen, an error names the
-missing setting. Gossip stays in private networks unless `allow_wan` is set (the reason is in
+On a LAN the operator need not set an address. `bridge.node.settings.machine` chooses the machine's private address. The
+node binds to this address on the default ports, and discovers the others by broadcast. If no address can be chosen, an
+error names the missing setting. Gossip stays in private networks unless `allow_wan` is set (the reason is in
 `gossip/node/endpoints.py`).
 
 The checks for `i2p` ensure that unencrypted data never leaves a machine. The server listens only on loopback, the

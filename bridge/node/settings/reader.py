@@ -66,7 +66,7 @@ class Section:
         return key in self._table
 
     def refused(self, key: str, reason: str) -> None:
-        """Note the reason why an expected `key` is not a setting, if it is set."""
+        """If `key` is set, note the reason why it is not a setting in this table."""
         if self._take(key) is not None:
             self.problem(key, reason)
 

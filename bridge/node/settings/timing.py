@@ -36,9 +36,9 @@ class Patience(Struct, frozen=True, kw_only=True):
 class Profile(Struct, frozen=True, kw_only=True):
     """All times of one `timing`.
 
-    A member is healthy up to `contact_within_ms` after its last reply to the leader. `settle_ms` is the time that a
-    new node must have been alive. `introduce_s` are the periods of introductions without gossip, normally and until the
-    farm exists.
+    A member is healthy up to `contact_within_ms` after its last reply to the leader. A new node must be alive for
+    `settle_ms` before the leader admits, adds or promotes it. `introduce_s` are the periods of introductions without
+    gossip, normally and until the farm exists.
     """
 
     raft: Options
@@ -84,7 +84,7 @@ def _i2p() -> Profile:
             overtaking_s=4.0,
         ),
         client=ClientOptions(reply_timeout_s=60.0, backoff_first_s=1.0, backoff_longest_s=15.0),
-        # In total shorter than the time that a command waits for its node. After that time, the request id permits a
+        # The sum is shorter than the time that a command waits for its node. After that time, the request id permits a
         # repetition.
         patience=Patience(submit_s=20.0, apply_s=8.0, client_s=20.0),
         connection_limits=ConnectionLimits(handshake_s=45.0),
