@@ -105,7 +105,7 @@ class BackgroundTasks:
             self._reporting.leadership_changed()
 
     async def _follow_log(self) -> None:
-        """Review the publications after each entry that may change a master; entries of clients do not.
+        """Review the publications after each entry that may change a master; entries of clients never do.
 
         A report, a clock entry or a change of a publication replaces the mapping of the masters.
         """

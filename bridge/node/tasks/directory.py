@@ -10,8 +10,8 @@ The signature of a structure proves its address, so clients need not trust the d
 this purpose only and is made at first use. Nothing in the directory or in its replies names the node, its farm or the
 farm's other addresses.
 
-The report of the node contains the hash, for `garlicfarm link` on every node. The directory is a convenience for users,
-and the farm can publish without it. So a router without SAM does not raise an alarm.
+The node's report contains the directory's hash, for `garlicfarm link` on every node. The directory is a convenience for
+users, and the farm can publish without it. So a router without SAM does not raise an alarm.
 """
 
 from collections import Counter
@@ -69,7 +69,7 @@ class Directory:
         self._requests = DirectoryRequests(reply_for)
         self._check_delays = Backoff(CHECK_FIRST_S, CHECK_LONGEST_S, Random())
         self.status = ReportedDirectory(problem=OPENING)
-        """The hash, and the problem while it does not serve."""
+        """The directory's hash, and the problem while the directory does not serve."""
 
     @property
     def counts(self) -> Counter[DirectoryRequest]:

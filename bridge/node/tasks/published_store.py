@@ -1,9 +1,9 @@
 """The timestamp, in seconds, of this node's last structure for each master, stored on disk.
 
 Without a quorum, a publisher publishes structures that are not in the log. Later its reports contain the timestamp of
-the last structure, and the farm commits only later timestamps. If a restart lost the timestamp, clients could use the
-old list until it expires. So the node writes this file after each hand-over. Without the file, or with an old file, the
-next timestamp depends only on the clock.
+the last structure, and the farm commits only later timestamps. If a restart lost the timestamp, the farm could commit
+an earlier one, and routers would keep the old structure until it expires. So the node writes this file after each
+hand-over. Without the file, or with an old file, the next timestamp depends only on the clock.
 """
 
 from contextlib import suppress

@@ -8,8 +8,8 @@ the log with plans. For the same reason failed plans are repeated with growing p
 
 While another node is the publisher, this one may be its standby (`bridge.node.tasks.standby`).
 
-The routers of other nodes look the structure up (`bridge.core.publishing.arrival`). If they do not find it, the node
-raises an alarm and plans once more. After that, only the usual refresh publishes the structure again.
+The routers of other nodes look up the published structure (`bridge.core.publishing.arrival`). If they do not find it,
+this node raises an alarm and plans once more. After that, only the usual refresh publishes the structure again.
 
 If the process ends between the acceptance of a plan and its signature, the structure does not reach the router. The
 publisher therefore compares its last hand-over in this run with the last accepted plan, and plans again if they differ.
@@ -77,7 +77,7 @@ class PublishingTurns:
     `publishFailure` make the same choice.
 
     Without another able server a withdrawal would be useless, and the node repeats its attempts. The pauses grow. So if
-    all routers refuse, the farm changes its publisher less and less often. The caller passes times, in seconds.
+    all routers refuse, the farm changes its publisher less and less often. `now_s` is the time of trio's clock.
     """
 
     def __init__(self) -> None:
@@ -102,11 +102,11 @@ class PublishingTurns:
         self._failures, self._away_until_s, self.failure = 0, -math.inf, None
 
     def router_replaced(self) -> None:
-        """Drop the failure of the replaced router; if another server has the turn, drop it after that turn."""
+        """Drop the failure of the replaced router; during a withdrawal, drop it when the withdrawal ends."""
         self._is_of_earlier_router = True
 
     def failure_at(self, now_s: float) -> str | None:
-        """Return the failure of the present router, or the reason why another server has the turn."""
+        """Return the failure of the present router, or the reason of the present withdrawal."""
         return None if self._is_of_earlier_router and not self.is_away(now_s) else self.failure
 
     def is_away(self, now_s: float) -> bool:
@@ -204,7 +204,7 @@ class PublishingTask:
         self._review.set()
 
     def _lists_excluded_leaf(self, plan: PlannedPublication) -> bool:
-        """Return True if a leaf of the plan was excluded after the plan was made: its commitment may take long."""
+        """Return True if the plan lists a leaf that was excluded while the plan waited for its commit."""
         excluded = self._context.applied_state.state.weights.excluded
         return any(hash_of(each.destination) in excluded for each in plan.entries)
 
@@ -227,7 +227,7 @@ class PublishingTask:
         )
 
     def _hands_over_turn(self) -> bool:
-        """Return True after repeated failures if another server is able; False without a quorum."""
+        """Return True after repeated failures if another server is able to publish; False without a quorum."""
         context = self._context
         if self._outage.lasts or not self._turns.is_away(trio.current_time()):
             return False
@@ -236,7 +236,7 @@ class PublishingTask:
         return any(each.inability is None for each in others)
 
     async def review_key(self) -> None:
-        """Read a renewed key, and raise an alarm while the present key ends soon."""
+        """Read a renewed key. Set or clear the alarms about the key's end and about an obstacle to publishing."""
         now_s = self._context.applied_state.date_ms() // 1000
         key = self._key
         if key.path is not None and await trio.to_thread.run_sync(key.renew, now_s):
@@ -318,7 +318,7 @@ class PublishingTask:
         return None if self._hand_over_again else self._handed_over
 
     def _plan_alone(self) -> None:
-        """Plan without a quorum, for the router directly, unless an accepted plan still waits for its hand-over."""
+        """Plan without a quorum, and hand over the plan without a commit."""
         if self._accepted is not None or self._own is None or trio.current_time() < self._not_before_s:
             return
         farm, observations, now_ms = self._outage.farm, self._outage.observations(self._own), self._outage.log_time_ms
@@ -359,7 +359,7 @@ class PublishingTask:
         )
 
     def _review_look_ups(self) -> None:
-        """Report whether other nodes' routers find the structure. If they stop finding it, hand it over again."""
+        """Report whether other nodes' routers find the structure. If they do not, hand it over again."""
         context, own_id, last = self._context, self._context.replica.server_id, self._handed_over
         if last is None:
             return

@@ -7,7 +7,7 @@ leaves. So another node publishes, and new structures omit its leaves, before th
 
 *Content of a report:*
 
-    due immediately   a change of one of these:
+    due early         a change of one of these, at most a quarter of a period after the change:
                         its leaves      their set, health and faults
                         each master     its role as publisher, the operator's permission, the structure that the
                                         router accepted, a failure to publish, the key's end
@@ -47,7 +47,7 @@ from consensus.sessions import RequestId
 
 LAST_WORD_PATIENCE_S = 2.0
 LOG_TIME_LAG_MS = 20_000
-"""If a clock entry lags by more milliseconds, outdated reports have limited it."""
+"""If log time lags this node's clock by more milliseconds, outdated reports limit log time."""
 LOOK_SHARE = 0.25
 """Share of a reporting period between two queries of leaves."""
 CONFIGURATION_EVERY_MS = 3_600_000
@@ -311,7 +311,7 @@ def _health_facts(leaf: LeafStatus) -> dict[str, Scalar]:
 def gist_of(
     leaves: tuple[LeafStatus, ...], masters: tuple[MetaStatus, ...], directory: ReportedDirectory | None
 ) -> Gist:
-    """Return the part of a report whose change makes a report due immediately."""
+    """Return the part of a report whose change makes the next report due early."""
     return (
         frozenset((leaf.destination, leaf.healthy, leaf.faults) for leaf in leaves),
         frozenset(
@@ -330,7 +330,7 @@ def gist_of(
 
 
 class ReportNews:
-    """Content sent so far. `configuration` contains the node's allow-listed settings, without secrets."""
+    """The content of committed reports. `configuration` contains the node's allow-listed settings, without secrets."""
 
     def __init__(self, configuration: Mapping[str, object]) -> None:
         self._configuration = configuration
@@ -338,7 +338,7 @@ class ReportNews:
         self._structures_sent: dict[str, str | None] = {}
 
     def unreported(self, report: Report) -> tuple[Report, Mapping[str, object] | None]:
-        """Return the report without content sent before, and the configuration if it is due."""
+        """Return the report without content committed before, and the configuration if it is due."""
         masters = tuple(
             replace(each, last_published_lease_set=None)
             if each.last_published_lease_set == self._structures_sent.get(each.destination)

@@ -8,7 +8,7 @@
 A router builds the tunnels of a new session for up to a minute before it can publish. The standby's router has tunnels
 already, so a take-over reaches the floodfills within seconds.
 
-The router ends a session without a structure, so the standby gives it the newest valid one
+The router ends a session without a structure, so the standby hands over the newest valid structure
 (`bridge.node.tasks.known_structures`). The log may choose another server than the standby. Then the standby publishes
 that server's first structure too, and clients need not wait for the tunnels of the new publisher.
 
@@ -70,7 +70,7 @@ class Standby:
         return self._differs_since_s is None and self.is_ready is self.is_active
 
     def review(self, *, is_allowed: bool) -> bool:
-        """Change the role after some time. Return True if `serve` has to be called."""
+        """Change the role if it differs for `STEADY_PERIODS`. Return True if the caller must call `serve`."""
         now_s, is_named = trio.current_time(), is_allowed and self._is_named()
         if is_named or self.is_active:
             self._newest = self._structure_in_force()
@@ -89,7 +89,7 @@ class Standby:
         return self._newest is not None and (self._newest != self._given or not is_known)
 
     async def serve(self) -> None:
-        """Give the router the structure in force; end its session after the role has ended."""
+        """Hand over the structure in force to the router; end the session after the role has ended."""
         router = self._context.router
         if not self.is_active:
             await router.stop_publishing_meta_lease_set(self._key.master_hash)
@@ -98,8 +98,8 @@ class Standby:
         if newest is None:
             return
         publisher, structure = newest
-        # Urgent only after another server's structure, because that server failed; this node's own last structure is
-        # still valid.
+        # Urgent only if the previous structure is of another publisher, which failed; a previous structure of this node
+        # is still valid.
         no_hurry = {None, publisher, self._context.replica.server_id}
         urgent = self._given is not None and self._given[0] not in no_hurry
         self._given = newest

@@ -69,7 +69,7 @@ class BroadcastTime:
 _CATCH_UP_RATIO = 3
 CLOCK_RETRY_S = 1.0
 STEP_LOOK_S = 1.0
-"""Seconds between a leader's checks for a step of log time; at least four times in a period."""
+"""Seconds between a leader's checks for a step of log time, but at most a quarter of a period."""
 
 
 class TimekeepingTask:
@@ -112,7 +112,7 @@ class TimekeepingTask:
                 await self._led.wait()
 
     async def _make_a_step(self, look_s: float) -> None:
-        """Write a further clock entry when reports allow a step of log time; return only when leadership changes."""
+        """Write one more clock entry when reports allow a step of log time; return only when leadership changes."""
         stepped = False
         while not self._led.is_set():
             if not stepped and self._context.applied_state.log_time.step_due(*self._own_reading(), *self._bounds()):
