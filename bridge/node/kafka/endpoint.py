@@ -89,7 +89,7 @@ class CertificateFiles:
         try:
             return tls, NodeCertificate(self.certificate, b"").dates()
         except CertificateError as error:
-            # OpenSSL reads more forms of certificates, such as BEGIN TRUSTED CERTIFICATE.
+            # OpenSSL reads more forms of certificates than `dates`, such as BEGIN TRUSTED CERTIFICATE.
             return tls, error
 
 

@@ -38,7 +38,7 @@ FOREIGN_KEY: Final = b"foreign"
 CONTROL_TYPE: Final = 1_100
 """The type of control records. Kafka's own have small numbers, and its clients skip unknown ones."""
 CONTROL_KEY: Final = struct.pack(">hh", 1, CONTROL_TYPE)
-"""The key of a control record. Its version is not a Kafka version, so librdkafka skips the record.
+"""The key of a control record. Its version, 1, is not Kafka's (0), so librdkafka skips the record.
 
 When a consumer of librdkafka closes, it drops unread records. If a control record of version 0 follows these records,
 the consumer still advances its position and commits the new position. So its group would skip the dropped records:
@@ -65,8 +65,8 @@ async def batches_of(
     """Return complete batches of these adjacent, applied entries; `first` is the index of the first.
 
     Without `control_records`, entries that are not for readers are omitted. All entries of a batch have the same term,
-    and are all records or all control records. Encoding many of them would delay Raft's timers, so other tasks run
-    between the batches.
+    and are all records or all control records. Encoding many entries would delay Raft's timers, so other tasks run
+    after each `CHECKPOINT_ENTRIES` entries.
     """
     done: list[bytes] = []
     batch: _Batch | None = None

@@ -7,7 +7,7 @@
 A consumer of Kafka reads from a partition's leader only. Every node applies the same entries, so each presents itself
 as the leader. A consumer stays at its node, and can continue at another node, because the same entries have the same
 offsets. The topic ends at the applied index, not at the commit index. Before a node has applied an entry, it does not
-know its log time, or whether it is a duplicate.
+know the entry's log time, or whether the entry is a duplicate.
 
 Entries that are not for readers have an offset without a record, unless `kafka.control_records` requests control
 records. Without them the high watermark is directly after the last record. If it were after later offsets, a reader
@@ -163,8 +163,8 @@ class FarmTopic:
         """Return the end of the terms up to `epoch` among the applied entries; see `ServedTopic.epoch_end`.
 
         A recovered farm begins with a snapshot of the old farm. Without `recover --reset term`, its terms are greater
-        than the old farm's. Then the old farm's records beyond the snapshot lie after the end of their epoch. A
-        consumer that has read such records detects this.
+        than the old farm's. Then the old farm's records beyond the snapshot lie after the end of their epoch. So a
+        consumer that has read such records detects their loss.
         """
         farm = self._current.serving()
         server = farm.replica.server
@@ -181,11 +181,11 @@ class FarmTopic:
         return await self._producing.new_producer_id(principal)
 
     def groups(self) -> GroupOffsets | None:
-        """Return the storage of consumer groups' offsets; None if the settings switch it off."""
+        """Return the storage of consumer groups' offsets; None if the settings switch groups off."""
         return self._groups
 
     def _bounds(self, farm: FoundedFarm) -> tuple[int, int]:
-        """Return log start offset and high watermark; during a restore the watermark may be the smaller one."""
+        """Return log start offset and high watermark; during a restore the watermark may be smaller."""
         server = farm.replica.server
         start, applied = server.soft_state().log_start.index, server.applied_index
         if self._settings.control_records or applied < start:
@@ -218,8 +218,8 @@ class FarmTopic:
 def listeners_of(farm: FoundedFarm, settings: KafkaSettings) -> Mapping[int, Address]:
     """Return the addresses of the other present nodes' listeners, by Raft id, from the settings and the log.
 
-    Clients store a coordinator by its id, and some of them (Sarama) drop it only when no list has that id. So the list
-    must omit a dead node, as Kafka omits a fenced broker.
+    Clients store a coordinator by its id. Some of them (Sarama) drop it only when the list of brokers lacks that id. So
+    the list must omit a dead node, as Kafka omits a fenced broker.
     """
     admitted = farm.state.admitted.items() if settings.peers else ()
     ids = {each.name: number for number, each in admitted if each.is_member and number != farm.replica.server_id}

@@ -4,15 +4,15 @@
            ─▶ the newest of its group ─▶ its turn ─▶ one entry for all waiting commits ─▶ committed
     committed ─▶ the table in the farm's state (`bridge.core.state.kafka_clients`)
 
-A client that commits each record would fill the log, which all servers keep, with its own data. So only the newest
+A client that commits each record would fill the log, which all servers keep, with its offsets. So only the newest
 offset of a fast group is written: a second after the group's previous entry, or at the oldest waiting commit's limit.
 That limit is a tenth of the session timeout, because a client's heartbeats wait for the replies to its commits.
 
 A commit is acknowledged when its entry, or a later one of its group, is committed and applied. An earlier reply would
 be faster, but a failure of the leader could then lose the acknowledged offset.
 
-*Only the leader writes*, into its own log and never through another. A deposed coordinator's offset must not follow one
-of the next coordinator. docs/reference/kafka.md has the limits and the cost of commits.
+*Only the leader writes*: it is the groups' coordinator, and never writes through another server. An offset of a deposed
+coordinator must not follow an offset of the next one. docs/reference/kafka.md has the limits and the cost of commits.
 """
 
 from collections.abc import Collection, Mapping
@@ -87,7 +87,7 @@ class FarmGroupOffsets:
         return {self._topic: CommittedOffset(noted.offset, noted.leader_epoch, noted.metadata)}
 
     def may_use(self, group: str, principal: str | None) -> bool:
-        """Return True if this user owns the group, or if it lacks an owner."""
+        """Return True if this user owns the group, or if the group lacks an owner."""
         farm = self._current.farm
         noted = None if farm is None else farm.state.kafka.group(group, farm.state.log_time_ms)
         return farm is None or noted is None or noted.principal in {"", owner_in(farm, principal)}
@@ -142,7 +142,7 @@ class FarmGroupOffsets:
             raise ProduceRefusedError(ErrorCode.POLICY_VIOLATION, refusal)
 
     async def _note(self, group: str, known: _Group, number: int, latest_s: float) -> None:
-        """Wait until the commit with this number, or a later one, is in the log; write it before `latest_s`.
+        """Wait until the commit with this number, or a later one, is in the log; begin to write it by `latest_s`.
 
         Commits take the lock in order of arrival. So the commit that sleeps with the lock is the oldest. A later commit
         could wait equally long from its own arrival, but is written together with the oldest.

@@ -16,7 +16,7 @@ producer belongs to the user that started it. Batches of another user under its 
 machine. Batches of one producer are processed one by one.
 
 *Partial batches.* A batch is submitted in pieces, and a part of a canceled batch may be committed. When the batch is
-repeated, its known records are skipped. Its records are then not adjacent, and the reply has the position of the first.
+repeated, its known records are skipped. The records may then be apart in the log; the reply has the first position.
 """
 
 from collections import Counter
@@ -93,8 +93,8 @@ class Producing:
     async def new_producer_id(self, principal: str | None) -> ProducerId:
         """Start a producer; see `ServedTopic.new_producer_id`.
 
-        Its id is the index of an entry `{"kafkaProducer":…}` of this node. Repeating it is harmless: it is signed, and
-        only the first copy has an effect.
+        Its id is the index of an entry `{"kafkaProducer":…}` of this node. A repeated entry is harmless: only the first
+        copy has an effect.
         """
         if self._users is None or not self._users.scopes_of(principal):
             raise self._refused(

@@ -7,10 +7,10 @@
     <directory>/node-1/leaf.key           the key of its leaf's destination, in SAM's text
     <directory>/node-1/…                  the node's state: identity, certificate, log, published structures
 
-A directory with a farm is continued: keys, identities and logs stay. So a stopped or killed farm returns with all
-acknowledged entries. The ports are checked again. A port in use is replaced by a free one, since a node's address is
-not part of its identity. Transient keys are replaced before they end. After the farm is created, the next `up`
-writes its cluster id into the key file. So a node whose directory was removed joins the farm again.
+`up` continues the farm of an existing directory: keys, identities and logs stay. So a stopped or killed farm returns
+with all acknowledged entries. `up` checks the ports again and replaces a port in use, since a node's address is not
+part of its identity. It also replaces transient keys that end soon. After the farm is created, the next `up` writes its
+cluster id into the key file. So a node whose directory was removed joins the farm again.
 
 A free port is found by binding it for a moment. Another program may bind it before the node does. Then the node reports
 the error and ends, and the next `up` chooses another port.
@@ -171,8 +171,8 @@ def _farm_key(directory: Path, servers: int) -> bool:
         )
     clusters = {each for number in range(1, servers + 1) if (each := _cluster_id(directory / f"node-{number}"))}
     if len(clusters) == 1 and farm_key.cluster_id not in clusters:
-        # With this setting a node that lost its directory is admitted again without approval: all directories belong to
-        # the same user.
+        # With the cluster id in the key file, a node that lost its directory is admitted again without approval: all
+        # directories belong to the same user.
         replace_farm_key(path, replace(farm_key, cluster_id=clusters.pop()))
     return True
 

@@ -35,7 +35,7 @@ REQUEST_LIMIT_BYTES: Final = 8_192
 EXCHANGE_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.2
 RunningPid: TypeAlias = Callable[[str], int | None]
-"""Returns the process of a node that the operator has started; None while no process of the node replies."""
+"""Returns the id of a node's running process; None without one."""
 _HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close"
 _HEAD_END: Final = b"\r\n\r\n"
 

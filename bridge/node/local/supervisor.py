@@ -3,10 +3,10 @@
     stopped ──start──▶ running ──SIGTERM──▶ stopping ──exit──▶ stopped
                           └──────exits on its own─────────────▶ stopped (the kind of its end is kept)
 
-Each child has its own session, so that Ctrl-C in the terminal reaches only this process, which then stops the children
-in order. Each child's standard input is a pipe that this process never writes to. When this process dies in any way,
-the pipe closes and the child stops. (To kill a process group in a signal handler would be simpler, but children would
-survive a SIGKILL of this process.)
+Each child has its own session, so that Ctrl-C in the terminal reaches only this process, which then stops the children.
+Each child's standard input is a pipe that this process never writes to. When this process dies in any way, the pipe
+closes and the child stops. (To kill a process group in a signal handler would be simpler, but children would survive a
+SIGKILL of this process.)
 
 An ended child is not started again: an operator who kills a node must see the farm's reaction. The command to start it
 again is printed.

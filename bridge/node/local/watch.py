@@ -97,10 +97,10 @@ class LocalWatch:
         return ProcessView(child.command.name, child.pid, running=child.running, detail=child.exit_text, view=view)
 
     def published(self) -> Published | None:
-        """Return the latest verified structure of this run that covers every healthy destination. Reads files.
+        """Return the latest verified structure of this run with an entry for each healthy destination. Reads files.
 
-        Return None without one, or while it lacks a router's healthy destination. A structure of an earlier run does
-        not prove that this run publishes.
+        The entries are only counted. Return None without such a structure, and until every node has reported. A
+        structure of an earlier run does not prove that this run publishes.
         """
         view = best_view(self.picture())
         if view is None or len(view.reports) < len(self._children):

@@ -11,10 +11,11 @@
 A client of this protocol finds a leader and reads from no other server. Every node has the committed log, so each
 endpoint presents itself as the leader. A client stays at its node, but can change to another node, because entries have
 the same indexes and reqids there. The log of an endpoint ends at the applied index of its node. Before a node has
-applied an entry, it does not know its log time, or whether it is a copy.
+applied an entry, it does not know the entry's log time, or whether the entry is a copy.
 
-A generated reqid consists of 4 bytes of log time in seconds and 8 bytes of index, both big-endian. It is unique, and
-equal on the nodes that know the log time. If a node no longer knows it (`LogTimeIndex`), the seconds are 0.
+A *reqid* is the id of a request in ØMQ Raft. A generated reqid consists of 4 bytes of log time in seconds and 8 bytes
+of index, both big-endian. It is unique, and equal on the nodes that know the entry's log time. If a node no longer
+knows this time (`LogTimeIndex`), the seconds are 0.
 
 While this node is not a server of a farm, the endpoint has neither a leader nor entries.
 """
@@ -185,7 +186,7 @@ def document_of(last: LogId, image: tuple[bytes, ...]) -> bytes:
 
 
 def _named_reqid(data: bytes) -> bytes | None:
-    """Return the reqid in an entry. The entry is decoded only if its bytes contain the member's name or an escape."""
+    """Return the reqid in an entry, which is decoded only if its bytes contain a reqid's prefix or an escape."""
     return reqid_in(request_of(decode(data))) if b"zmq:" in data or b"\\" in data else None
 
 

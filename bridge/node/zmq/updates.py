@@ -1,4 +1,4 @@
-"""Updates by ØMQ Raft clients, which the farm applies once for each reqid.
+"""Updates by ØMQ Raft clients, which the farm applies once for each *reqid* (the client's request id).
 
     update ─▶ permitted? ──no──▶ expired: final, so the client stops
            ─▶ in progress here? ──▶ accepted
@@ -13,8 +13,8 @@ entries reserved for the leader or beyond the key's scopes, and all updates at a
 distinguish them.
 
 "No leader known" makes the client wait and repeat the same reqid, here or elsewhere. The table of reqids in the farm's
-state (`bridge.core.state.reqids`) then finds the first copy from any node. Freshness is measured by log time. If this
-node's share of the table is full, clients also wait: old reqids leave the table as log time advances.
+state (`bridge.core.state.reqids`) then finds the first copy from any node. The age of a reqid is measured by log time.
+If this node's share of the table is full, clients also wait: old reqids leave the table as log time advances.
 
 Log time moves once in a reporting period, and only with a leader. So a client also waits if its reqid is too far ahead
 of log time, but not of this machine's clock.
