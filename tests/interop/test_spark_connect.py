@@ -33,7 +33,7 @@ def test_client_of_spark_connect_reads_log(tmp_path: Path, monkeypatch: pytest.M
             stored = session.read.parquet(str(tmp_path / "rows")).count()
     finally:
         session.stop()
-        # The start of Spark has set its own.
+        # The start of Spark has set its own handler.
         signal.signal(signal.SIGINT, handler)
     assert sorted(row["index"] for row in rows) == [*range(1, log.commit_index + 1)]
     assert stored == log.commit_index

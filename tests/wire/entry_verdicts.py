@@ -331,7 +331,7 @@ def _scramble(data: bytes, random: Random) -> bytes:
 
 
 def entry_of(seed: int) -> bytes:
-    """Return the entry of a seed. About a third of them are valid entries of a known kind."""
+    """Return the entry of a seed. About a third of all seeds have a valid entry of a known kind."""
     random = Random(seed)
     kind = random.choice(("router", *_BODIES))
     entry = _report(random) if kind == "router" else _Object(**{kind: _BODIES[kind](random)})

@@ -123,7 +123,7 @@ def test_oversized_admission_does_not_fill_state(kind: str) -> None:
             assert isinstance(read, Admission)
             after, change = admit(table, read, entry)
             changes = () if change is None else (change,)
-        # Then the state does not change, and the servers report the refusal
+        # Then an oversized entry does not change the state, and the servers report its refusal
         assert (after != table) is taken
         refused = [change.reason for change in changes if isinstance(change, AdmissionRefused)]
         assert len(refused) == (not taken)

@@ -58,7 +58,7 @@ KNOWN = {number: key.public_key().public_bytes_raw() for number, key in KEYS.ite
 ALICE, BOB, MALLORY = (ListedPeers(KEYS[number], KNOWN) for number in (1, 2, 3))
 
 UNNAMED_PEER = ProvenPeer(ConnectionRole.SERVER, KNOWN[2], None)
-"""The proven identity of a server, as a client sees it that did not require a particular server."""
+"""The proven identity of a server, for a client that does not require a particular server."""
 
 
 class Farm:

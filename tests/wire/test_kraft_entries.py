@@ -392,7 +392,7 @@ def test_decreasing_or_negative_epoch_is_refused() -> None:
 
 
 def test_batch_ends_before_incompatible_entry() -> None:
-    """Start a new batch at an incompatible entry, even if the previous entry marks its batch as continued.
+    """A new batch starts at an incompatible entry, even if the previous entry marks its batch as continued.
 
     Incompatible: a different epoch, kind, producer, sequence or transactional flag, or an entry beyond the limits.
     """

@@ -100,7 +100,7 @@ def test_unknown_name_gets_iterations_of_known_user() -> None:
 
 
 def test_unknown_user_is_refused_even_with_substitute_key() -> None:
-    # An attacker might choose the stored key, so the server must also check that the user exists.
+    # An attacker might know the password of the substitute, so the server must also check that the user exists.
     mechanism = Mechanism.SCRAM_SHA_256
 
     class Careless(UnknownUsers, frozen=True):

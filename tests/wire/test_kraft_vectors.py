@@ -3,8 +3,8 @@
     frame ─▶ decode ─▶ a message ─▶ encode ─▶ the same frame
 
 The file names the sender of each frame; `tests/interop/kafka/record_vectors.py` records it again. All frames
-round-trip: Kafka 4.1 and the two other clients send only tagged fields that the codec has, and spell each value in one
-way.
+round-trip: Kafka 4.1, librdkafka and kafka-python send only tagged fields that the codec has, and spell each value in
+one way.
 """
 
 import json

@@ -98,7 +98,7 @@ class Client:
         return max(later - end for end, later in pairwise(ends) if later > since_s)
 
     def late_failures_s(self, killed_s: float, dead: str) -> list[float]:
-        """Return the times from the first to later failures because of a dead leaf, each after a success elsewhere."""
+        """Return the seconds from the first failure at a dead leaf to each late one that follows a success."""
         outcomes = sorted([(*each, True) for each in self.successes] + [(*each, False) for each in self.failures])
         failed_s = [began_s for began_s, _, text in self.failures if began_s > killed_s and dead in text]
         after_success_s = {later[0] for earlier, later in pairwise(outcomes) if earlier[3]}
@@ -135,7 +135,7 @@ class Stage:
         wait_until(self.farm.publishes_all_leaves, READY_S, "the farm publishes all leaves", self.farm.state)
 
     def serves(self, client: Client) -> bool:
-        """Return True if a client reaches a leaf. Restart its router after a crash: i2pd 2.45.1 has one in SAM."""
+        """Return True if a client reaches a leaf. Restart crashed routers of clients: SAM of i2pd 2.45.1 can crash."""
         for each in self.client_routers:
             if not each.running:
                 print(f"{each.name} has crashed", flush=True)

@@ -63,7 +63,7 @@ async def first_request(client: SamSession, destination_hash: bytes) -> None:
 
 
 async def test_session_reaches_other_session_of_its_router(network: Network) -> None:
-    """The nodes check their directories in this way."""
+    """A session connects to another session of its router, as nodes do to check their directories."""
     router = network.i2pd[-2]
     assert router.sam_bridge is not None
     async with served_by_sam(network) as server, open_session(router.sam_bridge, options=ONE_HOP) as other:

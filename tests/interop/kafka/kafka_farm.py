@@ -2,9 +2,9 @@
 
     created without listeners ─▶ stopped ─▶ [kafka] added to each file ─▶ started ─▶ killed, started again ─▶ ended
 
-The stories identify servers by Raft ids, which a farm assigns when it is created; therefore the first start. A listener
-lists another server when the log has its node's name. A new farm's leader writes the names some ten seconds after
-the farm is created.
+The stories identify servers by Raft ids, which a farm assigns when it is created. So the farm starts once without
+listeners. A listener lists another server when the log has its node's name. A new farm's leader writes the names some
+ten seconds after the farm is created.
 """
 
 import re

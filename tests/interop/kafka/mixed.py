@@ -385,7 +385,7 @@ class MixedQuorum:
             found += [(*row,) for row in page]
 
     async def equal_logs(self) -> int:
-        """Stop all servers, compare all logs record by record up to the committed end; return that end."""
+        """Stop Kafka's servers, compare all logs record by record up to the committed end; return that end."""
         committed = self.seen.high_watermark
         for node_id in self.node_ids:
             await self.wait_until_caught_up(node_id)

@@ -59,7 +59,7 @@ async def test_leadership_moves_between_both_kinds(
 async def test_committed_records_survive_kills_one_by_one(
     tmp_path: Path, ours: tuple[int, ...], theirs: tuple[int, ...], *, is_dynamic: bool
 ) -> None:
-    """Twenty times SIGKILL: the other two continue, and the restarted server gets all committed records."""
+    """After each of 20 kills the other two servers commit, and the restarted server gets all committed records."""
     with trio.fail_after(KILL_STORY_S):
         async with (
             running_jvm_servers(tmp_path) as jvm,
@@ -104,7 +104,7 @@ async def test_kraft_serve_joins_kafka_controllers(tmp_path: Path, *, is_dynamic
 
 @QUORUMS
 async def test_kafka_controller_fetches_our_snapshot(tmp_path: Path, *, is_dynamic: bool) -> None:
-    """The controller must also read it: it exits at an unreadable snapshot."""
+    """The controller must also read our snapshot: a controller exits at an unreadable snapshot."""
     with trio.fail_after(STORY_S):
         async with (
             running_jvm_servers(tmp_path) as jvm,
@@ -194,7 +194,7 @@ async def test_standby_controller_survives_without_registration(tmp_path: Path) 
 async def test_election_succeeds_despite_wrong_address(
     tmp_path: Path, ours: tuple[int, ...], wrong: int, leaders: tuple[int, ...]
 ) -> None:
-    """A follower is restarted with a wrong advertised.listeners, and then the leader is killed."""
+    """A follower restarts with a wrong advertised.listeners, the leader is killed, and another server leads."""
     theirs = tuple(node_id for node_id in (1, 2, 3) if node_id not in ours)
     with trio.fail_after(STORY_S):
         async with (

@@ -1,4 +1,4 @@
-"""Kafka's quorum tool and admin client on our quorums, and servers that join a quorum of the other kind.
+"""Kafka's quorum tool and admin client on quorums of our servers, and servers that join a quorum of the other kind.
 
 `make interop-kafka` downloads Kafka.
 """
@@ -57,7 +57,7 @@ async def voters(quorum: MixedQuorum) -> set[int]:
 
 @QUORUMS
 async def test_quorum_tool_describes_our_quorum(tmp_path: Path, *, is_dynamic: bool) -> None:
-    """`describe --status` and `--replication`, on each server."""
+    """`describe --status` and `--replication` at each server show the same leader, voters and observer."""
     with trio.fail_after(STORY_S):
         async with (
             running_jvm_servers(tmp_path) as jvm,
@@ -111,7 +111,7 @@ async def observe_with_kafka(quorum: MixedQuorum, node_id: int) -> None:
 async def test_kafka_admin_client_adds_and_removes_voter(
     tmp_path: Path, *, is_ours: bool, newcomer_is_ours: bool
 ) -> None:
-    """The new voter is needed for a majority. It is removed, and an earlier voter too."""
+    """While an earlier voter is down, commits need the new voter. The stopped voter and the leader are removed."""
     with trio.fail_after(STORY_S):
         sides = (VOTERS, ()) if is_ours else ((), VOTERS)
         async with (

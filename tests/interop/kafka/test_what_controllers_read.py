@@ -143,7 +143,7 @@ async def test_controller_exits_at_batch(tmp_path: Path, written: tuple[bytes | 
 
 @pytest.mark.parametrize("later_ms", [(0, 0), (0, 1)], ids=["of one time", "of two times"])
 async def test_records_of_batch_must_have_same_time(tmp_path: Path, later_ms: tuple[int, ...]) -> None:
-    """Therefore our leader must refuse a client's batch with different times."""
+    """A controller exits at a batch with different times, so our leader must refuse such a batch of a client."""
     with trio.fail_after(STORY_S):
         async with running_jvm_quorum(tmp_path, 1) as quorum:
             server = quorum.servers[1]

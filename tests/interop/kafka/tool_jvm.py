@@ -1,6 +1,6 @@
 """A JVM that stays open with Kafka's command line tools, consumer, producer and admin client.
 
-A separate JVM for each command takes 0.7 s here. `ToolJvm` runs the program `java/KafkaTools.java`, which reads one
+A separate JVM for each command would take 0.7 s. `ToolJvm` runs the program `java/KafkaTools.java`, which reads one
 command per line and runs Kafka's classes in its process. Commands may run concurrently; Kafka's command line tools,
 which print, run in sequence.
 

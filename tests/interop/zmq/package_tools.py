@@ -31,8 +31,8 @@ async def revive(group: ZmqRaftGroup) -> list[Member]:
 async def configure(group: ZmqRaftGroup, *arguments: str) -> int:
     """Run the package's `zr-config` until it prints the first index of the change; return the index.
 
-    After that, it waits for the entry that ends the change. If no entry follows this entry, `zr-config` never ends:
-    with the last entries, the package's client ignores a callback's request to stop (`requestEntries`).
+    After that, `zr-config` waits for the entry that ends the change. If no entry follows this entry, `zr-config` never
+    ends: with the last entries, the package's client ignores a callback's request to stop (`requestEntries`).
     """
     places = [url.removeprefix("tcp://") for url in group.urls]
     command = ["node", str(PACKAGES / "zmq-raft/bin/zr-config.js"), "-k", IDENT, "-t", "10000", *arguments, *places]

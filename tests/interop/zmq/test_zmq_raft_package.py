@@ -61,7 +61,7 @@ TRANSFERS = {
     "one-of-theirs-twice-ours": (MIXED["one-of-theirs"], [(_PACKAGE, _OURS), (_OURS, _OURS)]),
 }
 """Givers and takers of snapshots. A compaction of our server needs an update with a fresh id. For hours that update
-prevents further compactions, so each group has at most one, at the end."""
+prevents further compactions, so each group has at most one compaction, at the end."""
 GROUPS = {"theirs": PACKAGES, "ours": OURS, **MIXED}
 every_group = pytest.mark.parametrize("programs", GROUPS.values(), ids=GROUPS.keys())
 
