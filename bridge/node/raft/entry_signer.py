@@ -8,7 +8,7 @@ higher number of this node, the next higher number is used. So a clock set back 
 raises the next numbers.
 
 Within a run the clock does not matter. After an entry with a higher number, the farm accepts an entry only if its
-*number* is within a window below the highest (`bridge.core.membership.authors`). The delay itself does not matter.
+*number* is within a window below the highest (`bridge.core.membership.authors`). So a delayed entry may have an effect.
 """
 
 from collections.abc import Callable

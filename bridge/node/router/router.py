@@ -1,4 +1,4 @@
-"""The farm's interface to a router (the verbs of the proposal), and an implementation without a router.
+"""The farm's interface to a router (the verbs of I2P proposal 150), and an implementation without a router.
 
     verb of the proposal            here
     getLocalRouterStatus            local_router_status

@@ -4,7 +4,7 @@
            ─▶ in progress here? ──▶ accepted
            ─▶ by the table of reqids: in the log ──▶ committed, at the index of the first copy
                                       too old, or too far ahead ──▶ expired
-           ─▶ accepted ─▶ names its reqid, signed if its scope is the farm's ─▶ `Submitting`, which finds the leader
+           ─▶ accepted ─▶ entry with the reqid, signed if it acts on the farm ─▶ `Submitting`, which finds the leader
                                       ─▶ committed at an index │ its fate is unknown, or no leader: "no leader known"
 
 The protocol does not define a refusal. A client ends a request only after the reply "expired", and repeats it after any
