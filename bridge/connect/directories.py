@@ -1,4 +1,4 @@
-"""Queries of a client to the directories of its link, for the newest signed structure.
+"""Queries of a client to the directories of its link, for the newest structure (the signed list of leaves).
 
     random order, two at a time ─▶ a newer structure, or two known ones ─▶ end of the search
 

@@ -1,4 +1,4 @@
-"""Opens a stream to the first leaf that the router reaches.
+"""Opens a stream to the first leaf (an I2P destination of the farm) that the router reaches.
 
     order of the leaves ─▶ attempt ─▶ the router confirms ─▶ the stream
                              ├─▶ half of the timeout ─▶ a concurrent attempt at the next leaf; the first stream wins

@@ -1,4 +1,4 @@
-"""The two sessions of a client, used in turn; if one ends, the other remains.
+"""The two SAM sessions of a client, used in turn; if one ends, the other remains.
 
     keep ─▶ open_session ─▶ ready ─▶ the bridge ends it ─▶ delay ─▶ open_session …        twice, concurrently
 

@@ -1,4 +1,4 @@
-"""A stream to a leaf of a farm.
+"""A stream to a leaf, which is an I2P destination of a farm.
 
     open ─▶ unused ─▶ bytes sent ─▶ bytes received ─▶ …
              │           └─▶ overdue ─▶ LeafSilentError

@@ -1,4 +1,4 @@
-"""The structure in use: read from the cache, fetched from the directories, refreshed before it ends.
+"""The structure (signed list of leaves) in use: read from the cache or the directories, refreshed before it ends.
 
     cache ──┐
             ├─▶ decode, verify, refusal ─▶ LeafTable.replace ─▶ on_withdrawn(leaves)

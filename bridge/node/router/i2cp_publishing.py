@@ -5,9 +5,9 @@
      └── stop ──┴───────────────────────────────┘
 
 A router publishes for a session only while the session lasts, so the connection stays open. A publisher hands over its
-last accepted structure again after each reconnection. Publisher and standby do so at each request of the router,
-because the router ends a session that does not reply. A refused structure is dropped: the farm makes a new plan, and
-the refused one must not appear later. A structure that is too old for a router is not handed over again.
+last accepted structure (Meta LeaseSet2) again after each reconnection. Publisher and standby do so at each request of
+the router, because the router ends a session that does not reply. A refused structure is dropped: the farm makes a new
+plan, and the refused one must not appear later. A structure that is too old for a router is not handed over again.
 
 *The standby (the next candidate) keeps a session, too*, because a router builds the tunnels of a new session for up to
 a minute. The candidate's node replies to its router's requests with the structure in force; floodfills that have this

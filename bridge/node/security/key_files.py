@@ -41,7 +41,7 @@ from consensus.storage import access_advice, open_aside, replace_file, sync_dire
 Key = TypeVar("Key")
 Content = TypeVar("Content")
 Stamp = tuple[int, int, int, int, int] | None
-"""Inode, size and times of a file, and for a new file the time of the check in ns, else 0; None without a file."""
+"""Inode, size and times of a file, and for a new file the time of the check in ns, else 0; None if inaccessible."""
 _NEW_NS: Final = 2_100_000_000
 """Nanoseconds after a change in which a file is new: more than one tick of a file system's clock (FAT: 2 s)."""
 _OWNER_ONLY: Final = 0o600
@@ -58,7 +58,7 @@ class KeyFileError(Exception):
 
 
 class KeyAccessError(KeyFileError):
-    """The owner or the mode of the file does not permit its use, regardless of its content."""
+    """The system, or the owner or mode of the file, does not permit its use, regardless of its content."""
 
 
 def stamp_of(path: Path) -> Stamp:

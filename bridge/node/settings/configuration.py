@@ -75,7 +75,7 @@ def _node_id(text: str) -> bytes:
 class ControlSettings:
     """`[control]`: a control endpoint on TCP, with TLS and tokens.
 
-    A client without a token receives only the node's health, and that only with `open_health`.
+    A client without a token receives only the node's health (with `open_health`) and a page without data (with `page`).
     """
 
     listen: Annotated[

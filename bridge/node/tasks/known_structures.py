@@ -1,4 +1,4 @@
-"""The newest valid structure of each master that this node knows, for its directory.
+"""The newest valid structure (Meta LeaseSet2) of each master that this node knows, for its directory.
 
     this node's hand-overs ────────────────────┐
     `lastPublishedLS` in the servers' reports ─┴─▶ offer ─▶ one per master and server ─▶ newest: verified, latest second

@@ -1,4 +1,4 @@
-"""Detects an outage and its end, and provides the farm's state during it.
+"""Detects an outage (a loss of the quorum) and its end, and provides the farm's state during the outage.
 
     no clock entry for long ──▶ QuorumWatch ──▶ publishing without a quorum, and the verdict
     gossip's members        ──▶ reachable   ──▶ nodes that may publish then (`bridge.core.publishing.without_quorum`)

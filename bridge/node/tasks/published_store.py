@@ -1,4 +1,4 @@
-"""The timestamp, in seconds, of this node's last structure for each master, stored on disk.
+"""The timestamp, in seconds, of this node's last structure (Meta LeaseSet2) for each master, stored on disk.
 
 Without a quorum, a publisher publishes structures that are not in the log. Later its reports contain the timestamp of
 the last structure, and the farm commits only later timestamps. If a restart lost the timestamp, the farm could commit

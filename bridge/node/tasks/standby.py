@@ -1,4 +1,4 @@
-"""A member's part as the standby of one master: it keeps a session at its router ready, with the structure in force.
+"""A member's part as the standby (the next publisher) of one master: it keeps a session at its router ready.
 
     `standby_of` names this node for 3 periods   ─▶ active: a session; `standby` in the report once it has tunnels
     another node for 3 periods                   ─▶ inactive: no session
