@@ -50,7 +50,7 @@ class LinkStatus(Record, frozen=True):
     listen: str | None
     """The TCP port of this link."""
     farm: FarmStatus
-    """The client of its farm."""
+    """The state of the client of the link's farm."""
 
 
 class ClientStatus(Document, frozen=True):
@@ -61,7 +61,7 @@ class ClientStatus(Document, frozen=True):
     pid: int
     """Process id of the client."""
     uptime_s: float
-    """Seconds since its start."""
+    """Seconds since the start of the client."""
     http: str | None
     """Address of the HTTP proxy."""
     open_connections: int

@@ -93,7 +93,9 @@ class Directories:
         return "; ".join(texts[:SHOWN_FAILURES]) + more
 
     async def query(self, session: SamSession, judge: Callable[[bytes], Awaitable[Judgment]]) -> bool:
-        """Query directories until one returns a newer structure, or two a known one; return True if one was usable.
+        """Query directories until one returns a newer structure or two return a known one.
+
+        Return True if a structure was usable.
 
         `judge` raises `DirectoryError` for a structure that it refuses. Raise `SamUnreachableError` if the session ends
         before a usable structure.

@@ -1,4 +1,4 @@
-"""The watch over replies of leaves, a farm's I2P destinations: a late reply fails the streams that wait for it.
+"""The watch over replies of leaves, a farm's I2P destinations: a missing reply fails the streams that wait for it.
 
     bytes sent ─▶ waiting ─▶ half of the timeout ─▶ on_suspect: other leaves first, query for a newer structure
                      │                         └─▶ the newer structure withdraws the leaf ─▶ the stream fails

@@ -86,7 +86,7 @@ class FarmStatus(Record, frozen=True, kw_only=True):
     demo: bool
     """True if a demonstration signed the structure."""
     ready: bool
-    """The client has a session and a usable structure."""
+    """True if the client has a session and a usable structure."""
     problem: str | None
     """The reason why the client is not ready, with the remedy."""
     published_s: int | None
@@ -94,7 +94,7 @@ class FarmStatus(Record, frozen=True, kw_only=True):
     structure_age_s: float | None
     """Seconds since the structure in use was published."""
     structure_ends_in_s: float | None
-    """Seconds until it ends; negative if it has ended."""
+    """Seconds until the structure in use ends; negative if it has ended."""
     leaves: tuple[ClientLeaf, ...]
     """The cheapest leaf is first."""
     directories: tuple[DirectoryStatus, ...]

@@ -117,9 +117,10 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def prepare(directory: Path, servers: int, bridge: SamBridge | None = None) -> LocalFarm:
-    """Make or complete the files of a farm of `servers` nodes below `directory`, with directories at a SAM bridge.
+    """Make or complete the files of a farm of `servers` nodes below `directory`.
 
-    Raise LocalFarmError if the directory holds a farm of another size, or if a configuration cannot contain its path.
+    With `bridge`, each node opens its I2P directory at this SAM bridge. Raise LocalFarmError if `directory` holds a
+    farm of another size, or if a configuration cannot contain its path.
     """
     place = directory.resolve()
     try:

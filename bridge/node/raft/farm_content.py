@@ -1,6 +1,6 @@
 """Checks that reject unsupported content of the farm's log before it is stored.
 
-    append, log pack   the entry of a feature level that this version lacks (`bridge.core.log.feature_level`)
+    append, log pack   an entry with a feature level that this version lacks (`bridge.core.log.feature_level`)
     snapshot           at an unsupported feature level, unreadable for this version, or with figures that no log
                        produces
 

@@ -73,7 +73,7 @@ class Submitting:
         self._numbers = RequestNumbers(name, self._open_session, SESSION_LIMITS)
 
     async def submit(self, entry: bytes, named: RequestId | None = None) -> SubmitAnswer:
-        """Have one JSON object committed, and applied at most once under `named` or the request that it names."""
+        """Have one JSON object committed, and applied at most once under `named` or the request in the object."""
         if is_leaders_own(entry):
             return _refused(LEADERS_OWN_TEXT)
         own = self._applied_state.request_named_in(entry)

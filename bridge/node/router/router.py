@@ -12,7 +12,7 @@
 `FileRouter` keeps the structure on disk, for a demonstration or a test. It accepts and refuses structures like a
 router: a structure must verify, belong to this destination, and follow the rules of Java routers.
 
-It does not have tunnels. So outside a demonstration the node is *unattached* and its leaves are never healthy,
+A directory does not have tunnels. So outside a demonstration the node is *unattached* and its leaves are never healthy,
 regardless of their probes. In a demonstration the directory replaces the router. Then a leaf is healthy if its local
 service accepts a TCP connection, or if no service is configured.
 """

@@ -3,8 +3,8 @@
 A certificate that the node makes itself does not expire (`consensus.net.tls`). A certificate of an authority is valid
 between two dates, and other servers refuse it outside of them. The alarm is active from a month before the end.
 
-The dates are compared with this machine's clock, and the fault may be in the clock instead of the certificate. So each
-text shows the date of the clock, and each action mentions the clock.
+The dates are compared with this machine's clock, and the fault may be in the clock instead of the certificate. So the
+text about an invalid certificate shows the date of the clock, and each action mentions the clock.
 """
 
 from datetime import UTC, datetime, timedelta

@@ -84,8 +84,8 @@ def _i2p() -> Profile:
             overtaking_s=4.0,
         ),
         client=ClientOptions(reply_timeout_s=60.0, backoff_first_s=1.0, backoff_longest_s=15.0),
-        # The sum is shorter than the time that a command waits for its node. After that time, the request id permits a
-        # repetition.
+        # `submit_s` and `apply_s` together are shorter than the time that a command waits for its node. After that
+        # time, the request id permits a repetition.
         patience=Patience(submit_s=20.0, apply_s=8.0, client_s=20.0),
         connection_limits=ConnectionLimits(handshake_s=45.0),
         conversation=ConnectionOptions(

@@ -97,7 +97,7 @@ def _changed(section: Sequence[str], values: Mapping[str, Any], absent: Sequence
 
 
 def _set(section: list[str], key: str, value: str) -> None:
-    """Replace a value, or insert a line: below the commented one of the key, or after the last value."""
+    """Replace a value, or insert a line: below the commented line of the key, or after the last value."""
     place = _assignment(section, key)
     if place is not None:
         found = re.fullmatch(_ASSIGNMENT.format(key=re.escape(key)), section[place])

@@ -4,8 +4,8 @@ A look-up goes through the network and takes seconds, so reports do not wait for
 destinations. Each report contains the measurements since the previous one, up to `MEASUREMENTS_LIMIT` of each kind; the
 others follow later. Of several measurements of one destination, the newest is reported, once. A router that cannot
 measure (the kind `file`) returns None, and nothing is reported. The loop looks a master up only if another node handed
-over its last structure and this node is not the standby (`bridge.core.publishing.arrival`). A router finds its own
-structure without a search in the network.
+over the master's last structure and this node is not the standby (`bridge.core.publishing.arrival`). A router finds its
+own structure without a search in the network.
 """
 
 from collections.abc import Iterator

@@ -31,7 +31,7 @@ READ_BYTES = 1024 * 1024
 
 
 class Outage:
-    """The present outage, if any, and the farm at its beginning."""
+    """The present outage, if any, and the farm's last known state."""
 
     def __init__(self, context: TaskContext) -> None:
         self._context = context
@@ -51,7 +51,7 @@ class Outage:
 
     @property
     def log_time_ms(self) -> int:
-        """Log time during the outage: this node's estimate, or its clock if no entry has set log time in this run."""
+        """This node's estimate of log time; its clock, if later and no entry has set log time in this run."""
         applied_state = self._context.applied_state
         paced_ms = max(self.farm.state.log_time_ms, applied_state.log_time.paced(now_ms()))
         return paced_ms if applied_state.quorum.moved else max(paced_ms, self._context.clock_ms())

@@ -16,8 +16,8 @@ distinguish them.
 state (`bridge.core.state.reqids`) then finds the first copy from any node. The age of a reqid is measured by log time.
 If this node's share of the table is full, clients also wait: old reqids leave the table as log time advances.
 
-Log time moves once in a reporting period, and only with a leader. So a client also waits if its reqid is too far ahead
-of log time, but not of this machine's clock.
+Log time moves once or twice in a reporting period, and only with a leader. So a client also waits if its reqid is too
+far ahead of log time, but not of this machine's clock.
 """
 
 from collections import Counter
