@@ -1,4 +1,4 @@
-// Three clients of Kafka's protocol, written in Go, read a topic of one partition. Each prints JSON.
+// Three clients of Kafka's protocol, written in Go, read a topic of one partition. The output of `list` is JSON.
 //
 //	stories CLIENT list  ADDRESSES                          topics, groups, settings of the topic, the end
 //	stories CLIENT read  ADDRESSES TOPIC COUNT              by partition, from the first record
