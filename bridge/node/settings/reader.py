@@ -58,7 +58,7 @@ class Section:
 
     @property
     def is_empty(self) -> bool:
-        """Return True if the table is empty."""
+        """True if the table is empty."""
         return not self._table
 
     def has(self, key: str) -> bool:
