@@ -140,7 +140,7 @@ class FoundedFarm(Struct, frozen=True, kw_only=True):
 
     @property
     def has_recent_state(self) -> bool:
-        """Return True if a leader is known and this node has applied all entries of earlier terms."""
+        """True if a leader is known and this node has applied all entries of earlier terms."""
         role = self.replica.server.role
         # The first entry of a leader's term is a configuration, after all entries of earlier terms.
         return role.leader is not None and self.state.applied_term >= role.term

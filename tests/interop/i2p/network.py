@@ -57,7 +57,7 @@ class Network:
 
     @property
     def floodfills(self) -> list[Router]:
-        """Return the routers that store structures for the network."""
+        """The routers that store structures for the network."""
         return [each for each in self.routers.values() if each.is_floodfill]
 
     @property

@@ -47,7 +47,7 @@ class Router(ABC):
 
     @property
     def sam_bridge(self) -> SamBridge | None:
-        """Return the SAM bridge, or None."""
+        """The SAM bridge; None without one."""
         return None if self.sam is None else SamBridge(LOOPBACK, int(self.sam.rpartition(":")[2]))
 
     @property
@@ -56,7 +56,7 @@ class Router(ABC):
 
     @property
     def info_file(self) -> Path:
-        """Return the file with the router's own signed description."""
+        """The file with the router's own signed description."""
         return self.directory / "router.info"
 
     def kill(self) -> None:
