@@ -394,7 +394,7 @@ def _resolver(
 ) -> Callable[[ServerId], PeerAddress | None]:
     """Return a resolver of addresses, which returns None for retired and evicted servers.
 
-    It also returns None for a removed server that is no longer in the group.
+    The resolver also returns None for a removed server outside the group.
     """
 
     def resolve(peer: ServerId) -> PeerAddress | None:

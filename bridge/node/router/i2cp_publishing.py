@@ -42,7 +42,7 @@ STOP_TIMEOUT_S: Final = 5.0
 RETRY_FIRST_S, RETRY_LONGEST_S, RETRY_SPREAD = 1.0, 60.0, 0.2
 JAVA_DELAY_S: Final = 60.0
 REPEAT_EVERY_S, REPEAT_FOR_S = 3.0, 24.0
-"""Interval and whole time, in seconds, in which an urgent structure is sent to i2pd again: i2pd publishes at most once
+"""Interval and whole time, in seconds, of the repetitions of an urgent structure to i2pd, which publishes at most once
 in 20 s.
 """
 STRUCTURE_LIFE_MS: Final = 9 * 60_000

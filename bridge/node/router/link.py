@@ -49,14 +49,14 @@ class Link(Struct, frozen=True):
     port: int
     certificate: Path | None = None
     unchecked_tls: bool = False
-    """True for TLS without a check of the certificate, which is permitted only to loopback."""
+    """True for TLS without a check of the certificate; permitted only to loopback."""
 
     def __str__(self) -> str:
         return endpoint_text(self.host, self.port)
 
     @property
     def is_loopback(self) -> bool:
-        """True if the address is of this machine."""
+        """True if the host is a loopback address."""
         return ip_address(self.host).is_loopback
 
 

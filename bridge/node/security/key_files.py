@@ -43,7 +43,7 @@ Content = TypeVar("Content")
 Stamp = tuple[int, int, int, int, int] | None
 """Inode, size and times of a file, and for a new file the time of the check in ns, else 0; None if inaccessible."""
 _NEW_NS: Final = 2_100_000_000
-"""Nanoseconds after a change in which a file is new: more than one tick of a file system's clock (FAT: 2 s)."""
+"""Nanoseconds until a changed file is no longer new: more than one tick of a file system's clock (FAT: 2 s)."""
 _OWNER_ONLY: Final = 0o600
 _WITHOUT_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 """Errors of file systems without hard links, as on most memory sticks."""

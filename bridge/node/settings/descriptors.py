@@ -35,7 +35,8 @@ class DescriptorShares(Struct, frozen=True):
     control_remote: int
     """Connections with a token.
 
-    As many further connections may be open before they send a token, and as many may wait for their first byte.
+    The same number of further connections may be open before they send a token. Another group of this size may wait
+    for their first byte.
     """
     kafka: int
     """Connections of Kafka's clients; as many further connections may wait to be accepted."""

@@ -204,7 +204,7 @@ class PublishingTask:
         self._review.set()
 
     def _lists_excluded_leaf(self, plan: PlannedPublication) -> bool:
-        """Return True if the plan lists a leaf that was excluded while the plan waited for its commit."""
+        """Return True if the plan lists a leaf excluded while the plan waited for its commit."""
         excluded = self._context.applied_state.state.weights.excluded
         return any(hash_of(each.destination) in excluded for each in plan.entries)
 

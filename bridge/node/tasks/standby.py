@@ -98,8 +98,8 @@ class Standby:
         if newest is None:
             return
         publisher, structure = newest
-        # Urgent only if the previous structure is of another publisher, which failed; a previous structure of this node
-        # is still valid.
+        # Urgent only if another publisher, which failed, signed the previous structure; a previous structure of this
+        # node is still valid.
         no_hurry = {None, publisher, self._context.replica.server_id}
         urgent = self._given is not None and self._given[0] not in no_hurry
         self._given = newest

@@ -186,7 +186,7 @@ def document_of(last: LogId, image: tuple[bytes, ...]) -> bytes:
 
 
 def _named_reqid(data: bytes) -> bytes | None:
-    """Return the reqid in an entry, which is decoded only if its bytes contain a reqid's prefix or an escape."""
+    """Return the reqid in an entry. Decode the entry only if its bytes contain a reqid's prefix or an escape."""
     return reqid_in(request_of(decode(data))) if b"zmq:" in data or b"\\" in data else None
 
 

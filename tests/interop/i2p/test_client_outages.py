@@ -98,7 +98,7 @@ class Client:
         return max(later - end for end, later in pairwise(ends) if later > since_s)
 
     def late_failures_s(self, killed_s: float, dead: str) -> list[float]:
-        """Return the seconds from the first failure at a dead leaf to each late one that follows a success."""
+        """Return the seconds from the first failure at a dead leaf to each late failure after a success."""
         outcomes = sorted([(*each, True) for each in self.successes] + [(*each, False) for each in self.failures])
         failed_s = [began_s for began_s, _, text in self.failures if began_s > killed_s and dead in text]
         after_success_s = {later[0] for earlier, later in pairwise(outcomes) if earlier[3]}
