@@ -6,7 +6,7 @@
 Each stream carries one request. So the leaves' costs select a leaf for each request, and a dead leaf fails only one
 request. After the response the proxy closes the stream. If the leaf closed it first, a router could lose the end of a
 long response. The proxy never sends a request twice. If a leaf fails after the proxy has sent the head, the reply is
-502 or 504; if the response has begun, the proxy resets the client's connection. The user or the browser then decides
+502 or 504. If the response has begun, the proxy resets the client's connection. The user or the browser then decides
 about another attempt.
 
 Bounds apply to connections, bytes of a head, bytes in memory (one part of a body in each direction), and each step's

@@ -74,7 +74,7 @@ class StructureKeeper:
         self.newest: OfferedStructure | None = None
         """The newest accepted structure; it may have expired."""
         self._query_failure: str | None = None
-        """The reason of the last failed query; None before the first failure."""
+        """The reason of the last failed query; None before the first failure, and after a success."""
         self._link = link
         self._table = table
         self._pool = pool
@@ -177,7 +177,9 @@ class StructureKeeper:
                 self._query_failed(str(error))
                 usable = False
             else:
-                if not usable:
+                if usable:
+                    self._query_failure = None
+                else:
                     self._query_failed(self.directories.failures())
             self._announce()
         if not usable:

@@ -1,7 +1,7 @@
 """One request by httpcore and its complete reply, whose size is bounded during reading.
 
 The announced length of a reply is not a bound, and a reply may omit it: only received bytes count. The caller bounds
-the time, and closes the connection after an error. It can extend the time with the size of every part: a page of the
+the time, and closes the connection after an error. It can extend the time with the size of every part. A page of the
 log takes half a minute on a link of 1 Mbit/s (`consensus.net.transfer_time`).
 """
 

@@ -247,6 +247,19 @@ async def test_cached_structure_serves_without_directories(tmp_path: Path, autoj
             assert (await request(farm)).startswith("leaf-")
 
 
+async def test_ended_structure_omits_failure_before_last_success(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with connect_stage(tmp_path, autojump_clock) as stage:
+        stage.directories[0].reply = encode_reply(StructureReply(ReplyStatus.NOTHING_PUBLISHED))
+        async with stage.client() as farm:
+            with pytest.raises(NoLeafError, match="has not published"):
+                await farm.wait_ready()
+            stage.publish(20, 20, 20)
+            await farm.refresh()
+            stage.start_s += LIFE_S  # The machine was suspended, so no query has failed since.
+            problem = farm.status().problem or ""
+    assert problem.endswith("ago; the client queries the directories for the present one: wait")
+
+
 async def test_newer_structure_of_other_client_stays_in_cache(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with connect_stage(tmp_path, autojump_clock) as stage, stage.client() as farm:
         await farm.wait_ready()

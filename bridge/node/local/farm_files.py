@@ -172,7 +172,7 @@ def _farm_key(directory: Path, servers: int) -> bool:
         )
     clusters = {each for number in range(1, servers + 1) if (each := _cluster_id(directory / f"node-{number}"))}
     if len(clusters) == 1 and farm_key.cluster_id not in clusters:
-        # With the cluster id in the key file, a node that lost its directory is admitted again without approval: all
+        # With the cluster id in the key file, a node that lost its directory is admitted again without approval. All
         # directories belong to the same user.
         replace_farm_key(path, replace(farm_key, cluster_id=clusters.pop()))
     return True

@@ -4,7 +4,7 @@
 
 A process at its limit cannot open anything: a segment of its log, a file of /proc, a connection to another server. So
 outside connections are limited to the part beyond the reserve. First the soft limit is raised, up to the hard limit and
-to 2,304: the usual soft limit of 1,024 exists for programs that use `select`.
+to 2,304. The usual soft limit of 1,024 exists for programs that use `select`.
 """
 
 import resource
