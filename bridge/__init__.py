@@ -1,7 +1,7 @@
-"""The farm: it connects gossip and consensus, and publishes the agreed structure.
+"""A node of a farm: it connects gossip and consensus, and publishes the agreed Meta LeaseSet2.
 
 Imports point only one way: `core` <- `wire` <- `api` <- `sam` <- `node` and `connect` <- `tui` <- `cli`. `core` has
-pure decisions, `wire` structures as bytes, `api` JSON; `node` and `connect` use trio.
+pure decisions, `wire` structures as bytes, `api` JSON; `sam`, `node` and `connect` use trio.
 """
 
 from pathlib import Path

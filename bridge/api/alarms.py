@@ -5,11 +5,12 @@
            ──▶ order and severity            every surface that shows alarms, `garlicfarm doctor`
            ──▶ deploy/prometheus             the expressions of the two alerts about alarms
 
-The part of the node that raises an alarm adds the text: names, addresses, numbers. It adds an action only if the action
+The code that raises an alarm adds the text: names, addresses, numbers. This code adds an action only if the action
 depends on the situation; otherwise the declared remedy is shown.
 
 Alarms are shown in the order of their declaration, the most severe first. In alphabetical order the symptom
-`no-healthy-leaf` would come before its cause `no-quorum`. Warnings without a rank are in alphabetical order.
+`no-healthy-leaf` would come before its cause `no-quorum`. The other warnings, of equal weight, are declared in
+alphabetical order.
 """
 
 import re
@@ -75,9 +76,9 @@ FOREIGN_KEY: Final = _critical(
 )
 NO_QUORUM: Final = _critical(
     "no-quorum",
-    "this node does not reach a majority of the voters. Either it lacks a leader, and too few voters are alive, or it"
-    " did not find one for three times the shortest election timeout. Or the log did not get a clock entry for 2.5"
-    " reporting periods (at least 5 s). Nothing can be committed. Each part of the farm"
+    "this node does not reach a majority of the voters. Either it lacks a leader while too few voters are alive, or it"
+    " has lacked a leader for three times the shortest election timeout. Or the log did not get a clock entry for 2.5"
+    " reporting periods (at least 5 s and three election timeouts). Nothing can be committed. Each part of the farm"
     " continues to publish alone",
     "start the other servers again, or repair the network between them. If a majority is permanently lost, stop this"
     " node and create a farm from it with `garlicfarm recover`; see `garlicfarm help recover`",

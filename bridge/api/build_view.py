@@ -279,8 +279,7 @@ def _member(
     evicted: bool,
 ) -> MemberView:
     node_id = member.node_id.hex()
-    # The name is the same everywhere in the view: a renamed node keeps its old name until the log has recorded the new
-    # one.
+    # The whole view uses one name: a renamed node keeps its old name until the log has recorded the new name.
     name = recorded_name or (node_id if metadata is None else metadata.name)
     # The last round trip of a member that is dead or has left is not a current figure.
     is_gone = member.status in {Status.DEAD, Status.LEFT}
@@ -515,7 +514,7 @@ class _FarmPart:
         return master.choice.server_id, reason, {each.server_id: texts.of(each) for each in candidates}
 
     def _causes(self, destination: str) -> dict[int, str]:
-        """Return the last errors of routers, by server: a refused structure, or no reply."""
+        """Map each server to its router's last error: a missing reply, or otherwise a refused structure."""
         lost = {
             server.report.server_id: each.last_error
             for server in self._seen.serving(destination)
@@ -530,7 +529,7 @@ class _FarmPart:
         return server_label(server_id, self._names.get(server_id))
 
     def _last_hand_over(self, destination: str) -> StructureHandOver | None:
-        """Return the last hand-over by the reports, or this node's own if it is later."""
+        """Return the last hand-over in the reports, or this node's own hand-over if it is later."""
         reported, own_s = self._seen.last_hand_over(destination), self._farm.handed_over.get(destination, 0)
         if (
             (0 if reported is None else reported.published_s)
@@ -545,7 +544,7 @@ class _FarmPart:
         return LookUpView(found.server_id, self._names.get(found.server_id), found.is_found, found.fetch_ms, age_ms)
 
     def _published(self, destination: str, master: MasterState) -> tuple[Publication | None, tuple[LeafEntry, ...]]:
-        """Return the last known publication: the log's, or without a quorum this node's own if it is later."""
+        """Return the last known publication: the log's; without a quorum, this node's own unless it is earlier."""
         accepted, alone = master.publication, self._farm.alone
         signed = None if alone is None else alone.signed.get(destination)
         if signed is not None and (accepted is None or signed.publication.published_s >= accepted.published_s):
@@ -661,7 +660,7 @@ def part_views(report: Report) -> tuple[ScorePartView, ...]:
 
 
 def _publish_failures(state: FarmState, master: str) -> dict[int, str]:
-    """Return, by server, the reason why its router did not accept the last structure."""
+    """Map each server whose router did not accept the last structure to the reason."""
     parts = {server.report.server_id: server.report.part_in(master) for server in state.serving(master)}
     return {
         server_id: part.publish_failure

@@ -138,7 +138,7 @@ class KeysAnswer(Document, frozen=True):
     keys: tuple[FarmKeyView, ...] = ()
     """The keys."""
     behind: tuple[str, ...] = ()
-    """Members with another ring, for a moment or because of a fault."""
+    """Members with another ring: the change is on its way to them, or they have a fault."""
     silent: tuple[str, ...] = ()
     """Running members that did not reply."""
     absent: tuple[str, ...] = ()
@@ -390,9 +390,9 @@ class SubmitAnswer(Document, frozen=True, kw_only=True):
     index: int | None = None
     """Index of the entry in the log."""
     term: int | None = None
-    """Term of its entry."""
+    """Term of the entry."""
     reason: str = ""
-    """Reason of a missing commit, or of the state machine's refusal of a committed entry; empty if accepted."""
+    """Reason of a missing commit, or of the state machine's refusal of a committed entry; otherwise empty."""
     leader_id: int | None = None
     """Raft id of the leader."""
     leader_endpoint: str | None = None

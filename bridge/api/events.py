@@ -3,7 +3,7 @@
     EventType  ──▶ EventLog.append(MEMBER_DEAD, facts), docs/reference/events.md
     Change     ──▶ change_event     type and facts
     TraceEvent ──▶ event_sentence   "node-2 will publish hakketfolkgz….b32.i2p, after node-3"
-               ──▶ event_text       the same after its kind, as in a line of the log
+               ──▶ event_text       the sentence after its kind, as in a line of the log
     events of several nodes ──▶ EventStory ──▶ each fact once
 
 The facts of an event are for programs: Raft ids, seconds, addresses. Its sentence has names and times of day instead.
@@ -11,8 +11,8 @@ An event of another version, whose kind lacks a sentence here, is printed with i
 
 *Merging.* All servers report changes of the log alike, and most of them report changes in gossip. An event counts as a
 repetition if a shown event less than `SAME_FACT_MS` away has the same sentence. A repetition does not extend this time,
-so a fact that recurs for long is shown again. A comparison of the facts would be stricter. But then the leader's report
-of an election and the reports of its followers would be shown separately.
+so a fact that recurs for long is shown again. The sentences are compared, not the facts: the leader and its followers
+report one election with different facts.
 """
 
 import re
@@ -78,7 +78,7 @@ class EventType(Struct, frozen=True, kw_only=True):
     """True for a fact about the farm: it does not matter which node reports it."""
     severity: Severity
     is_transient: bool
-    """True for a warning that the node's log shows as information: most of these conditions end in a second."""
+    """True for a warning that the node's log shows as information: most of these conditions end within a second."""
 
 
 EVENT_TYPES: Final[dict[str, EventType]] = {}

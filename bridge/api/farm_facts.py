@@ -1,7 +1,7 @@
 """The servers in one view: contradictions between gossip (UDP), Raft (TCP) and the log; the verdict's inputs.
 
     gossip                  Raft and the log                            conclusion
-    dead, or not received   answers the leader, is the leader, or has   UDP is blocked: `udp_blocked`
+    dead, or not listed     answers the leader, is the leader, or has   UDP is blocked: `udp_blocked`
                             reported since gossip marked it dead
     alive                   does not answer the leader                  down for the quorum (`FarmFacts`)
     alive                   answers, and its last report is too old     its entries do not arrive: `not_reporting`
@@ -41,9 +41,12 @@ from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
 
 UDP_PATIENCE_MS: Final = 10_000
-"""Gossip needs about half of this time to mark a member dead or alive; a new node discovers others in that time."""
+"""Gossip needs about half of this time to mark a member dead or alive, and a new node to discover the others."""
 REPORT_MARGIN_MS: Final = 5_000
-"""Margin of a comparison: a report is made before it is applied, and log time may then advance by a step."""
+"""A report counts as later than a death in gossip only by more than this margin.
+
+A report is made before it is applied, and log time may advance by a step in between.
+"""
 _SERVERS: Final = frozenset({ServerRole.VOTER, ServerRole.LEARNER})
 PATIENCE_ELECTIONS = 3
 """Number of election timeouts without contact until a server counts as cut off from a majority.
@@ -115,14 +118,17 @@ def outdated_reports(view: FarmView) -> frozenset[int]:
 
 
 def patience_ms(raft: RaftView) -> int:
-    """Return the least duration of a relevant contradiction: servers may follow a stopped leader for this time."""
+    """Return the shortest duration of a reported contradiction: servers may follow a stopped leader for this time."""
     return max(UDP_PATIENCE_MS, 2 * raft.election_timeout_ms)
 
 
 def udp_blocked(
     node: NodeView, raft: RaftView, members: Sequence[MemberView], reports: Sequence[ReportView]
 ) -> frozenset[int]:
-    """Return the servers that are dead to gossip and answer by Raft, or have reported since. Empty without UDP."""
+    """Return the servers that are dead to gossip, and that answer by Raft or have reported since.
+
+    The result is empty on a node that uses I2P instead of UDP.
+    """
     own = next((each for each in members if each.is_self), None)
     if own is None or own.address is None or raft.role is RaftRole.NONE:
         return frozenset()
@@ -144,9 +150,9 @@ def udp_blocked(
 def not_reporting(
     node: NodeView, raft: RaftView, members: Sequence[MemberView], reports: Sequence[ReportView]
 ) -> frozenset[int]:
-    """Return the servers that gossip marks alive and whose last report is too old.
+    """Return the servers that gossip marks alive and whose last report is too old, possibly this node itself.
 
-    A leader omits followers that do not answer it. This node itself is one of the servers if its own report is too old.
+    A leader omits followers that do not answer it.
     """
     alive = {raft_id for raft_id, each in server_members(members).items() if each.status is MemberStatus.ALIVE}
     answering = {*_answering(raft), node.raft_id} if raft.role is RaftRole.LEADER else alive
@@ -258,7 +264,7 @@ class FarmFacts:
         return min(sum(each not in lost for each in voters) - (len(voters) // 2 + 1) for voters in majorities)
 
     def _losable(self) -> tuple[int, str]:
-        """Return the number of servers that may fail, and the reason if another limit than the quorum determines it."""
+        """Return the number of servers that may fail, and as text the limit below the quorum's margin, if any."""
         can_lose, limit = max(0, self.margin), ""
         for names, what in self.needed():
             if len(names) - 1 < can_lose:
@@ -267,7 +273,7 @@ class FarmFacts:
         return can_lose, limit
 
     def needed(self) -> Iterator[tuple[set[str], str]]:
-        """Yield the names of the servers with a publisher's abilities, then with a healthy leaf, for each master.
+        """For each master, yield the names of the servers that can publish it, then of those with a healthy leaf.
 
         The farm needs at least one server in each set.
         """

@@ -34,7 +34,7 @@ MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 LATEST_MS = 253_402_300_799_000
-"""The last second that a date of four digits can represent."""
+"""The last second that a year of four digits can represent."""
 B32_SUFFIX = ".b32.i2p"
 
 

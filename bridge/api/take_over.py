@@ -56,8 +56,8 @@ def changes_take_over(events: Iterable[TraceEvent]) -> bool:
 def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
     """Return the steps of the last change of leader or publisher, from the first suspicion to the publication.
 
-    The steps are in the order of their time; empty without a change. The last completed publication before the change
-    separates them from an earlier take-over. A suspicion after the publication begins another one.
+    The steps are in the order of their time; empty without a change. The steps begin after the last publication before
+    the change, which ended an earlier take-over. A suspicion after the publication begins another take-over.
     """
     ordered = sorted(events, key=lambda event: event.time_ms)
     core = list(_steps_once(ordered))
@@ -127,10 +127,7 @@ _OVER: Final = {PUBLISHED.kind: "handed over", PUBLICATION_ACCEPTED.kind: "accep
 """The end of a take-over. Other servers record only that the log permits the publication; only the publisher records
 that its router accepted the structure."""
 _LEADS_TO_A_STRUCTURE: Final = frozenset({"dead", "publisher chosen"})
-"""Steps that lead to a publication.
-
-A change of the leader alone does not: a structure published after it has another cause.
-"""
+"""Steps that lead to a publication. A structure published after a mere change of the leader has another cause."""
 _LAST_COUNTS: Final = frozenset({PUBLISHER_CHOSEN.kind})
 """Only the last event of these kinds is a step: while reports become stale and return, several servers are chosen."""
 

@@ -4,9 +4,9 @@
                                       └─ the first one ─▶ verdict_of ──▶ `status`, `top`, `up`, /healthz, /readyz,
                                                                          metrics, exit status, log
 
-A concern is the finding of a rule. The rules are in the order of their precedence. A later finding does not matter
-while an earlier one exists: without a quorum, the number of tolerated failures does not matter. A farm without a
-finding is healthy, so there is always exactly one verdict.
+A concern is the finding of a rule. The rules are in the order of their precedence. The first finding alone is the
+verdict: without a quorum, the number of tolerated failures does not matter. A farm without a finding is healthy, so
+there is always exactly one verdict. Later findings only raise alarms.
 
 `bridge.api.farm_facts` computes the inputs of the rules.
 
@@ -57,7 +57,7 @@ from bridge.core.membership.admission import server_label
 from bridge.core.publishing.score import Inability, inability_text
 
 WAITING_ALARMS = (KEY_RETIRED.kind, FORMATION.kind, NOT_ADMITTED.kind, ISOLATED.kind)
-"""Alarms about a wait; causes come before consequences: with a wrong key, formation does not get usable messages."""
+"""Alarms that explain why a node waits. Causes come first: with a wrong key, formation does not get usable messages."""
 _DOWN_ACTION = "start {0} again, and check that UDP (gossip) and TCP (consensus) reach {0}"
 _REPLACE_ACTION = (
     f"to replace {{}}a server that will not return, {ADD_NODE}; once the new server votes, the farm removes the old"
@@ -85,7 +85,7 @@ DO_ABOUT: Mapping[str, str] = {
 SENDERS_MAX = 2
 """Maximum number of senders with another farm key that a text names; the view has up to eight."""
 ERRORS_MAX = 3
-"""Maximum number of errors of leaves that an advice quotes."""
+"""Maximum number of errors of leaves that a remedy quotes."""
 _UNHEALTHY_ACTION = (
     "check the router and the service of each unhealthy leaf: `garlicfarm farm`; see `garlicfarm help attach-a-router`"
 )
@@ -180,7 +180,7 @@ OF_VERDICTS = tuple(each.alarm for each in MEANINGS.values() if each.alarm is no
 GRAVE_ALARMS = frozenset(
     kind for kind, each in ALARMS.items() if each.severity is Severity.CRITICAL and each not in OF_VERDICTS
 )
-"""Alarms about the node itself. Each of their causes prevents the node's work."""
+"""Critical alarms about the node itself. Each of their causes prevents the node's work."""
 
 
 WITHOUT_LEADER = "enough servers run, but this node does not find a leader"
@@ -226,8 +226,8 @@ def concerns_of(view: FarmView) -> tuple[Concern, ...]:
 def loss_of_each(view: FarmView) -> Mapping[int, str]:
     """Map each Raft id to the farm's loss if that server fails; an empty string if it can fail safely.
 
-    For a server that has already failed, the text is the reason of its failure. The text uses the facts of the verdict:
-    the quorum, the last server that can publish, the last healthy leaf.
+    A loss is a majority, the last server that can publish, or the last healthy leaf. For a server that has already
+    failed, the text is the reason of its failure.
     """
     facts = FarmFacts(view)
     losses: dict[int, str] = {}

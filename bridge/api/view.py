@@ -331,10 +331,11 @@ class RaftView(Record, frozen=True):
     stands_still: bool = False
     """This node has not applied a clock entry for several reporting periods, so the farm probably lacks a quorum."""
     udp_blocked: tuple[int, ...] = ()
-    """Raft ids of the servers that Raft has reached for 10 s and for two election timeouts, although gossip marks them
-    dead."""
+    """Raft ids of the servers that gossip marks dead, or does not list, although Raft has reached them for at least
+    10 s and two election timeouts."""
     not_reporting: tuple[int, ...] = ()
-    """Raft ids of the servers that gossip and Raft have reached for that time, with an outdated last report."""
+    """Raft ids of the servers whose last report is outdated, although gossip and Raft have reached them for at least
+    10 s and two election timeouts."""
 
 
 class MetaEntryView(Record, frozen=True):
@@ -418,12 +419,12 @@ class PublishingView(Record, frozen=True):
     reason: str
     """Reason why that server is the publisher."""
     published_s: int | None = None
-    """The timestamp of the last publication that the log accepted; null before the first one. A router may not
-    have taken it (`handedOverS`)."""
+    """The timestamp of the last publication that the log accepted; null before the first one. `handedOverS` shows
+    if a router accepted it."""
     expires_s: int | None = None
     """End of the last structure that a router accepted; null without one."""
     seconds_to_expiry: int | None = None
-    """Seconds until that end, by log time; negative after it."""
+    """Seconds until `expiresS`, by log time; negative after it."""
     lease_set_file: str | None = None
     """File with the structure, if this node has a router of kind `file` and has a structure."""
     entries: tuple[MetaEntryView, ...] = ()
@@ -445,9 +446,9 @@ class PublishingView(Record, frozen=True):
     """Timestamp of the last structure that a router accepted, in seconds; null without one. The node knows it from
     reports, so it may be a reporting period old, except on the publisher itself."""
     handed_over_by: int | None = None
-    """Raft id of the server whose router accepted that structure."""
+    """Raft id of the server whose router accepted the structure of `handedOverS`."""
     handed_over_by_name: str | None = None
-    """Name of that server."""
+    """Name of the server `handedOverBy`."""
     seen: bool | None = None
     """True if a look-up by another node's router has found a structure since the hand-over. False if no look-up has
     found a structure after enough time. Null until a look-up decides. Only Java routers look up a Meta LeaseSet2."""
@@ -520,7 +521,7 @@ class ReportView(Record, frozen=True):
     cpu_percent: float | None = None
     memory_percent: float | None = None
     masters: tuple[str, ...] = ()
-    """Addresses of its masters; empty: it serves all."""
+    """Addresses of its masters; empty if it serves all masters."""
     leaves: tuple[LeafView, ...] = ()
     """Leaves of the server."""
     directory: DirectoryView | None = None
@@ -645,7 +646,7 @@ class ProcessView(Struct, frozen=True):
     pid: int | None
     running: bool
     detail: str
-    """The end of the process, or empty while it runs."""
+    """Exit of the process; empty while it runs."""
     view: FarmView | None = None
 
 
@@ -668,7 +669,10 @@ def counted_members(view: FarmView) -> tuple[MemberView, ...]:
 
 
 def best_view(farm: LocalFarmView) -> FarmView | None:
-    """Return the view for a whole local farm: the view of the leader with the highest term, else of the longest log."""
+    """Return the view for a whole local farm: a leader's if there is one, with the highest term.
+
+    Among views of one term, the view with the highest commit index has precedence.
+    """
     views = [process.view for process in farm.processes if process.running and process.view is not None]
     if not views:
         return None

@@ -37,7 +37,7 @@ _LEAF_OF: Final = "leaf of "
 _ADDRESS_LETTERS: Final = 8
 
 Cell = tuple[str, Severity | None]
-"""A letter, and its severity, which may be None."""
+"""A letter and its severity; None for a blank cell, and in a chart."""
 
 
 class Strip(Struct, frozen=True):
