@@ -231,7 +231,7 @@ class LeafTable:
         """Record a reply after its stream has failed: the leaf is alive.
 
         A time above the base timeout is not added to the measured times, because a router may have repeated a lost
-        packet. It doubles the factor `doubt` instead, because the network may be slow.
+        packet. Such a time doubles the factor `NetworkDoubt` instead, because the network may be slow.
         """
         if reply_s <= self.base_timeout_s:
             self.replied(leaf_hash, reply_s, now_s, is_late=True)

@@ -1,6 +1,6 @@
 """Alarms about clocks: a node's own clock, the clocks of other servers, and log time.
 
-    founding       every node without a log: its clock differs from most clocks, or most clocks differ from each other
+    founding       every node without a log: its clock differs from most clocks, or no majority of the clocks agrees
     own clock      every node: its clock differs from the clocks of a majority of the voters
     other clocks   the leader: clocks of other servers differ from that majority
     log time       the leader: log time leads the clocks of a majority by more than correct reports explain, so it
@@ -28,7 +28,7 @@ def seconds_off(offset_ms: int) -> str:
 
 
 def own_clock_text(judgment: ClockJudgment | None, own_id: int, name_of: Callable[[int], str]) -> str | None:
-    """Return the problem with this node's clock, if any."""
+    """Return the problem with this node's clock; None without a problem."""
     if judgment is None:
         return None
     # With two voters, the majority time is the time of the earlier clock, even if the earlier clock is wrong.
@@ -45,7 +45,7 @@ def own_clock_text(judgment: ClockJudgment | None, own_id: int, name_of: Callabl
 
 
 def other_clocks_text(judgment: ClockJudgment | None, own_id: int, name_of: Callable[[int], str]) -> str | None:
-    """Return the leader's text about other servers with wrong clocks, or None."""
+    """Return the problem with the clocks of other servers, for the leader; None without a problem."""
     if judgment is None:
         return None
     others = {each: offset_ms for each, offset_ms in judgment.off.items() if each != own_id}

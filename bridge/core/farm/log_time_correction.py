@@ -9,8 +9,8 @@ The operator ends this with a correction:
     refused    otherwise, with the numbers
 
 So a correction, like a clock entry, can only set log time to the time of a majority of the clocks
-(`bridge.core.log.voter_clocks`). All times in the state move by the same amount (`NumberKind.LOG_TIME`), so their ages
-do not change. No report becomes stale or fresh by a correction, and no session ends early or lasts longer.
+(`bridge.core.log.voter_clocks`). All log times in the state move by the same amount (`NumberKind.LOG_TIME`), so no
+report becomes stale or fresh by a correction, and no session ends early or lasts longer.
 
 The timestamp of a master's last publication may be later than log time now allows. Then the state drops this timestamp,
 and the next publication gets the present time. A router that still has the structure with the later timestamp refuses
@@ -37,11 +37,11 @@ class LogTimeCorrected(Struct, frozen=True):
 
 
 class SecondForgotten(Struct, frozen=True):
-    """The timestamp of a master's last publication was dropped; routers with this structure refuse earlier ones."""
+    """The timestamp of a master's last publication was dropped; routers with its structure refuse earlier ones."""
 
     publication: Publication
     refused_until_s: int
-    """The last time, in seconds, when a router may still have that structure and refuse earlier structures."""
+    """The last time, in seconds, when a router may still refuse earlier structures."""
 
 
 CorrectionChange = LogTimeCorrected | SecondForgotten | CommandRefused
@@ -105,5 +105,5 @@ def _moved_back(state: FarmState, back_ms: int) -> FarmState:
         return value - back_ms if number.kind is NumberKind.LOG_TIME else value
 
     moved: FarmState = with_numbers(state, earlier)
-    # Earlier versions did not move the times of Kafka's clients, so these never expired.
+    # Below the level, as in earlier versions, the times of Kafka's clients do not move, so the clients do not expire.
     return moved if state.level >= BOUNDS_LEVEL else replace(moved, kafka=state.kafka)

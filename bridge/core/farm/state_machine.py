@@ -5,10 +5,10 @@ docs/explanation/publishing.md explains the choice of publishers and leaves, doc
 
 An entry has an effect only if its author may write it and writes it for the first time
 (`bridge.core.membership.authors`). `bridge.wire` has already verified the author's signature. Any other entry stays in
-the log and is only counted and reported. An entry of a kind above the farm's level does not have an effect. An older
-version treats the entry as foreign, so servers of different versions would compute different states.
+the log and is only counted and reported. An entry of a kind above the farm's level does not have an effect either: an
+older version treats it as foreign, so servers of different versions would compute different states.
 
-Three tables apply a repeated submission once: sessions (`consensus.sessions`), the reqids of ØMQ Raft
+Three tables recognize repeated submissions: sessions (`consensus.sessions`), the reqids of ØMQ Raft
 (`bridge.core.state.reqids`), and the producers of Kafka (`bridge.core.state.kafka_clients`). An entry of a producer
 needs a member's proof: otherwise any client could use up a producer's sequences.
 
@@ -136,7 +136,7 @@ _NO_PLACE_FOR_MASTER = (
 
 
 class PublicationAccepted(Struct, frozen=True):
-    """An accepted publication: the publisher may now sign its plan and pass the structure to its router."""
+    """An accepted publication: the publisher may now sign the planned structure and pass it to its router."""
 
     publication: Publication
 
@@ -218,7 +218,7 @@ Change = (
 
 
 class Farm:
-    """The state machine over `log_time_base_ms`, the log time of the empty log (the median of the founders' clocks)."""
+    """The state machine. `log_time_base_ms` is the log time of the empty log: the median of the founders' clocks."""
 
     def __init__(
         self, log_time_base_ms: int, tuning: FarmTuning | None = None, founders: tuple[bytes, ...] = ()
@@ -324,8 +324,8 @@ class Farm:
 
         A request of a proven entry belongs to its author. Otherwise any client could submit an entry under the next
         request id of a correct server, whose own entry would count as a repetition. Sessions of unknown authors do not
-        displace the first `AUTHOR_SESSIONS_MAX` sessions of an author of the farm. A session never changes from
-        protected to unprotected or back: otherwise its requests would count as new again.
+        displace the first `AUTHOR_SESSIONS_MAX` sessions of an author of the farm: these are protected. A session
+        never changes from protected to unprotected or back: otherwise its requests would count as new again.
         """
         request = request_of(entry.record)
         request_id = None if request is None else parse_request_id(request)
@@ -521,8 +521,8 @@ def _apply_identity(
 def _with_admitted(state: FarmState, admitted: Mapping[int, Admitted], leader: bytes | None) -> FarmState:
     """Return the state with this table of identities.
 
-    From `BOUNDS_LEVEL` on, `leader` is set, and a new row counts against its share. If a row is deleted, all other data
-    of its id are deleted, too, since the id is never used again.
+    From `BOUNDS_LEVEL` on, `leader` is set, and a new row counts against the leader's share. The id of a deleted row is
+    never used again, so its places in `removed` and `admitted_by` are deleted, too.
     """
     if leader is None or admitted.keys() == state.admitted.keys():
         return replace(state, admitted=admitted)
@@ -590,8 +590,8 @@ def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[Fa
 def _unproven_silence_ms(advance_ms: int, tuning: FarmTuning) -> int:
     """Return the part of an advance of log time that is not evidence of missing reports.
 
-    A leader writes a clock entry each period. A longer gap means that the farm lacked a leader, or that log time waited
-    for the clocks. No report could be committed during the gap.
+    A leader writes a clock entry each period. An advance of more than `stale_after_ms` means that the farm lacked a
+    leader, or that log time waited for the clocks. Without a leader, no report can be committed.
     """
     return advance_ms - tuning.period_ms if advance_ms > tuning.stale_after_ms else 0
 

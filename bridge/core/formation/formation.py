@@ -434,10 +434,7 @@ class Formation:
         return endorsed is not None and not set(endorsed.founders).intersection(self.unendorsed_by)
 
     def _until_it_exists(self) -> str:
-        """Return the remedy for a founding that all founders endorsed.
-
-        The farm may exist, so it cannot be withdrawn.
-        """
+        """Return the remedy for a founding that all founders endorsed and that cannot be withdrawn: it may exist."""
         blocking, endorsed = self.unendorsed_by, self._durable.endorsed
         if self._pending is not None or endorsed is None or not blocking:
             return "Check again in a moment."

@@ -1,7 +1,7 @@
 """The records of a node's history, and its limits.
 
     Row           a subject: the verdict, the leader, a master, an alarm, a node, a leaf; or a series of figures
-    StateRecord   from its time on a row has this state, or none
+    StateRecord   the state of a row from a time on; None if the row ends
     Sample        the means of the figures of one minute
     Break         the node did not observe before this record: it was not running, its clock changed, it was suspended
 
@@ -44,7 +44,7 @@ class RowKind(Enum):
     NODE = "node"
     """The status of a member in gossip."""
     LEAF = "leaf"
-    """`healthy`, or the faults as text."""
+    """`healthy`, the faults as text, or `excluded by an operator`."""
 
 
 class SeriesKind(Enum):

@@ -8,11 +8,11 @@
 Servers of different versions must compute the same state. An older server treats an entry of an unknown kind as a
 foreign JSON object. From then on its state would differ, without an error. So entries of a new kind are proposed only
 at the level that introduces them, and no server applies them below that level (`bridge.core.farm.state_machine`). The
-leader raises the level only when all voters support it. One exception: an order that removes, replaces or evicts a
-server may raise the level without this server (`bridge.node.control.orders.order_level`). The levels of learners are
-not considered. So a learner may have an older version; it refuses the level's entry and all later entries. A server
-whose log holds that entry already (after a downgrade) stops at the entry. In both cases the server reports the required
-version.
+leader raises the level only when all voters support the new level. One exception: an order that removes, replaces or
+evicts a server may raise the level without this server's support (`bridge.node.control.orders.order_level`). The
+levels of learners are not considered. So a learner may have an older version; it refuses the level's entry and all
+later entries. A server whose log holds that entry already (after a downgrade) stops at the entry. In both cases the
+server reports the required version.
 
 The level never falls and rises by one at a time. An entry with any other level does not have an effect. So a forged
 level entry does not stop a server or permit entries that servers do not understand. JSON objects of applications are
@@ -30,12 +30,13 @@ EVICTION_LEVEL = 2
 """From this level on, operators' entries about identities and publishing have an effect."""
 
 REQIDS_LEVEL = 3
-"""From here on the state has a table of updates by ØMQ Raft (`bridge.core.state.reqids`). It decides which copy of an
-entry counts, so a server without it would compute another state."""
+"""From this level on, the state has a table of updates by ØMQ Raft (`bridge.core.state.reqids`). The table decides
+which copy of an entry counts, so a server without it would compute another state."""
 
 KAFKA_LEVEL = 4
-"""From here on the state has tables of Kafka's producers and consumer groups (`bridge.core.state.kafka_clients`). As
-with reqids, they decide which entries count."""
+"""From this level on, the state has tables of Kafka's producers and consumer groups
+(`bridge.core.state.kafka_clients`). The tables decide which entries count, so a server without them would compute
+another state."""
 
 BOUNDS_LEVEL = 5
 """From this level on, the state machine limits each number by a step and each table by a share per author. An older
@@ -51,9 +52,9 @@ _VERSION_CHARACTERS = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijk
 
 
 def next_level(current: int, voters: Collection[int | None]) -> Level | None:
-    """Return the level to propose, given the levels that the voters support (None: not known).
+    """Return the next level if this version and all voters support it, otherwise None.
 
-    None without a next level.
+    `voters` has the level that each voter supports; None for an unknown level.
     """
     if not voters:
         return None

@@ -122,7 +122,7 @@ class RouterStatus(Struct, frozen=True, cache_hash=True):
             key="currentBandwidth",
             label="bandwidth",
             unit=Unit.BYTES_PER_S,
-            meaning="Traffic of the host (file) or router, in + out, of 15 s",
+            meaning="Traffic of the host (file) or router, in + out, over 15 s",
             source="host or router (`…bw.inbound.15s`, `.outbound.15s`)",
             kinds=("host", "yes", "yes"),
             column="bandwidth_bytes_per_s",

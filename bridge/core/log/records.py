@@ -3,9 +3,9 @@
 `bridge.core.log.kinds` lists the kinds, with their authors and names. Each field declares its JSON
 (`bridge.core.log.fields`); the fields of a report have theirs in `bridge.wire.log.reports`.
 
-The wire floor decodes the JSON. The state machine sees only these values, each with the author whose signature the
-decoder has verified (`ProvenRecord`), or without one. The decoder ignores unknown members; they stay in the log. `None`
-is an unknown figure.
+`bridge.wire.log.entries` decodes the JSON. The state machine sees only these values, each with the author whose
+signature the decoder has verified (`ProvenRecord`), or without an author. The decoder ignores unknown members; they
+stay in the log. `None` is an unknown figure.
 """
 
 from collections.abc import Collection, Mapping
@@ -109,7 +109,7 @@ class LeafStatus(Struct, frozen=True, cache_hash=True):
 
 
 class Measurement(Struct, frozen=True):
-    """An observation of another server's destination by the sender's router: a lease set, and how fast it is found."""
+    """A look-up of another server's destination by the sender's router: its result and its duration."""
 
     destination_hash: str
     """Base32."""
@@ -164,9 +164,9 @@ class Clock(Struct, frozen=True):
 
 
 class Publication(Struct, frozen=True):
-    """The publisher's plan, committed before it signs the structure.
+    """A plan that the publisher has committed before it signs the structure.
 
-    This fences a deposed publisher and orders the timestamps.
+    The commit fences a deposed publisher and orders the timestamps.
     """
 
     master: Annotated[str, Json(DestinationText)]
@@ -194,7 +194,7 @@ class Approval(Struct, frozen=True):
     replaces: Annotated[bytes, hex_id("replaces")]
     key: Annotated[bytes | None, PUBLIC_KEY] = None
     server_id: Annotated[int, Json(NewServerId, "server", is_first=True)] = 0
-    """Like the id in an admission."""
+    """The Raft id that the entry assigns, or that the identity already has; the leader's signature covers it."""
 
 
 class Eviction(Struct, frozen=True):
@@ -329,7 +329,7 @@ class GroupOffset(Struct, frozen=True):
     metadata: Annotated[str, Meta(max_length=1024)] = ""
     request: str | None = None
     principal: Annotated[str, PRINCIPAL] = ""
-    """Like the user in `ProducerStart`."""
+    """The user of the group's client, as a hash like `ProducerStart.principal`; empty below `BOUNDS_LEVEL`."""
 
 
 KafkaRecord = ProducerStart | GroupOffset

@@ -9,8 +9,8 @@
 docs/explanation/changing-servers.md ("Raft ids") has the rules for ids, lapses, names and shares.
 
 The id follows from the previous entries, so two leaders cannot assign the same id. The entry names the id too, so the
-leader's signature covers the binding of id and identity. Every node that knows the founders can verify it without the
-log. For that, the table keeps the signed bytes of the entry that first admitted an identity.
+leader's signature covers the binding of id and identity. Every node that knows the founders can verify the binding
+without the log. For that, the table keeps the signed bytes of the entry that first admitted an identity.
 
 The row of the highest id stays, as LAPSED, until a higher id is assigned. The next id follows from the highest one in
 the table. An id below the highest one without a row counts as lapsed (`is_lapsed`): its admission lapsed, or

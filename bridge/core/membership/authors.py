@@ -11,9 +11,9 @@ For each author the state keeps the highest number that had effect, and a bit fo
 entries of one author may overtake each other within this window (`bridge.node.raft.entry_signer`). An entry does not
 have an effect if its number is used or below the window.
 
-The state keeps numbers only for admitted identities and client keys, whose number has a limit. The row of a removed
+The state keeps numbers only for admitted identities and client keys; both tables are limited. The row of a removed
 identity or client key remains. Otherwise its old entries could have an effect again after another admission. Such a row
-is dropped only when the table is full (`NUMBERED_MAX`).
+is dropped only when the table of numbers is full (`NUMBERED_MAX`).
 """
 
 from collections.abc import Mapping

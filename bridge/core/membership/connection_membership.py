@@ -11,10 +11,10 @@ keep sending each other the description of a dead server, which would never be m
 connection to it is open or has just been opened. Servers do not exchange judgments, so nothing needs a refutation.
 
 Of two descriptions the higher incarnation counts, as in gossip. A server may receive its own description first hand
-with other content, at its own incarnation or later. This is an identity conflict: a second instance of its identity
-runs. If other servers pass on a description of this server with a later generation, its record of its generations is
-out of date. This server then begins a later generation. If the description has this server's address, an alarm is
-raised, since the record of this server's votes may be out of date, too.
+with other content, at its own incarnation or later. This is an identity conflict: a second process uses its identity.
+If other servers pass on a description of this server with a later generation, its record of its generations is out of
+date. This server then begins a later generation. If the description has this server's address, this server also raises
+an alarm, since the record of its votes may be out of date, too.
 """
 
 from collections.abc import Collection, Sequence

@@ -6,9 +6,9 @@
 
 One entry evicts the identity and replaces the keys, since neither helps without the other. With the old keys the
 evicted node could still read and submit, and without the eviction it would still be a voter. The sealed keys ("boxes")
-are in the log, because every remaining server receives it, even after an outage. Only the leader writes the entry, so
-no other server could replace the boxes. Only the boxes of the last era are kept. docs/how-to/stolen-node.md has the
-steps for operators.
+are in the log, because every remaining server receives the log, even after an outage. Only the leader writes the
+entry, so no other server could replace the boxes. Only the boxes of the last era are kept. docs/how-to/stolen-node.md
+has the steps for operators.
 
 A voter is demoted first and evicted as a learner, which still receives the entry (`vote_goes_first`); the reason is in
 docs/explanation/changing-servers.md ("How a farm decides about changes").

@@ -6,7 +6,7 @@
           which of them answer
 
 docs/explanation/changing-servers.md ("How a farm decides about changes") has the rules and their reasons. Gossip alone
-does not admit a server, because any holder of the farm key can join the gossip. Suspicion and flapping are ignored:
+does not admit a server, because any holder of the farm key can join the gossip. A short outage does not cause a step:
 a server must be alive, or dead, for an unbroken time. A suspicion does not interrupt that time, but it delays the step.
 A server that answers the leader is alive, unless it has left.
 

@@ -5,7 +5,7 @@
     take over          immediately, if another server published last
     again              immediately, if this process has not handed over the last accepted publication
     change             once the content differs, but not sooner than `change_ms` after the last one: changes coalesce
-    forced             an operator requests it; as for a change, because a router would refuse the structure earlier
+    forced             an operator requests it; as for a change, because a router would refuse a structure sooner
     overtake           as for a change, if a server has published a later timestamp without a quorum (`without_quorum`)
     refresh            after `refresh_ms` ± 10 %; the jitter is a hash of the last publication, so it is not stored
 
@@ -165,10 +165,10 @@ def _due(known: MasterState, server_id: int, pace: Pace, log_time_ms: int, *, ov
 
 
 def _complete(state: FarmState, master: str) -> bool:
-    """Return True if no report can add to the first publication: each voter has reported a router and healthy leaves.
+    """Return True if each voter has reported a router and leaves, and all leaves of `master` are healthy.
 
-    A voter without leaves delays the publication, too: its router may report them soon. The state of a
-    created farm always has voters.
+    A voter without leaves delays the publication, too: its router may report them soon. The state of a created farm
+    always has voters.
     """
     voters = {each for majority in state.clocks.majorities for each in majority}
     reports = [server.report for server_id, server in state.servers.items() if server_id in voters]

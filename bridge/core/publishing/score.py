@@ -17,7 +17,7 @@ class Inability(Enum):
     UNATTACHED = "it does not have a router"
     OFF = "publishConfig is off"
     FAILING = "its router does not accept its structures"
-    """The server reports `publishConfig` off, as for an operator's setting, with a reason; only the texts differ."""
+    """Like `OFF`, the server reports `publishConfig` off. It also reports the reason, so only the texts differ."""
     NO_KEY = "it does not have a valid signing key"
     KEY_ENDS = "its signing key has ended or ends within 15 minutes"
 

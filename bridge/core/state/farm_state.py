@@ -43,7 +43,10 @@ AUTHOR_SESSIONS_MAX = 16
 """Sessions of one author that unknown authors cannot displace. A run of a node has three or four; the rest is for
 restarts within the lifetime of a session."""
 UNFENCED_AHEAD_MS = 30_000
-"""Largest counted lead over log time of a publication without a quorum: a wrong clock must not block a farm."""
+"""Largest lead over log time at which a reported timestamp counts.
+
+A publication without a quorum may lead log time, but a timestamp of a wrong clock must not block later publications.
+"""
 LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000
 """Upper limit of log time: the seconds of a Meta LS2 have 32 bits. A clock entry above the limit is ignored."""
 

@@ -145,7 +145,7 @@ class Producer(Struct, frozen=True):
     """The node that began it; empty below `BOUNDS_LEVEL`."""
 
     def judge(self, produced: Produced) -> ProducedStatus:
-        """Return the verdict on an entry with this name now."""
+        """Return the verdict on an entry of this producer now."""
         if self.principal not in {"", produced.principal}:
             return ProducedStatus.FOREIGN
         if produced.epoch < self.epoch:
@@ -210,7 +210,7 @@ class KafkaClients(Struct, frozen=True):
     authors and earlier entries."""
 
     def judge(self, produced: Produced, log_time_ms: int) -> ProducedStatus:
-        """Return the verdict on an entry with this name at this log time."""
+        """Return the verdict on an entry of a producer at this log time."""
         producer = self.producer(produced.producer_id, log_time_ms)
         return ProducedStatus.UNKNOWN if producer is None else producer.judge(produced)
 

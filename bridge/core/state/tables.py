@@ -75,7 +75,7 @@ class Table(Struct, frozen=True):
     """Maximum number of all rows."""
     releases: tuple[Release, ...]
     how: str
-    """The rule, as text."""
+    """The rule that frees a place, as text."""
 
 
 def _of_row(words: str, author: str, most: int) -> Table:
