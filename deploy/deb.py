@@ -1,6 +1,6 @@
 """The Debian package, built by dpkg-deb from a staged tree: no debhelper, since nothing of it is compiled here.
 
-    usr/lib/garlicfarm           the environment: base by hash, and the wheel in dist/ (`deploy.environment`)
+    usr/lib/garlicfarm           the environment: libraries by hash, and the wheel in dist/ (`deploy.environment`)
     usr/bin/garlicfarm           a link to its command
     lib/systemd/system           the service; usr/lib/systemd/user has the client's, for users
     etc/garlicfarm/node.toml     the configuration, with every setting; a conffile

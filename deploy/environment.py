@@ -1,4 +1,4 @@
-"""The Python environment inside of a package: the base by hash, and garlicfarm's own wheel, for a chosen platform.
+"""The Python environment inside of a package: the libraries by hash, and garlicfarm's own wheel, for one platform.
 
     requirements/base.txt ──▶ wheels of the target's tags ──▶ lib/python3.X/site-packages
     dist/garlicfarm-*.whl ──▶ its files
@@ -6,8 +6,8 @@
 Wheels are unpacked, never built, and none of their code runs. So the package for arm64 is made on amd64 without an
 emulator, and the package for Debian 13 on Debian 12. The hashes determine the files that pip unpacks.
 
-The environment has the layout of `venv`, made by hand, because `venv` can only make one for the running interpreter. It
-belongs to one place (`PREFIX`), which the first line of the command names.
+The environment has the layout of `venv`, made by hand, because `venv` can only make one for the running interpreter.
+The environment cannot be moved: the first line of the command contains its path (`PREFIX`).
 """
 
 import re

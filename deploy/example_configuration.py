@@ -1,8 +1,8 @@
 """The configuration in the packages: every setting with its meaning and its default, from their declarations.
 
-Two settings are set, since a service has other directories than a user. Each other one is commented out by a `#`, with
-its default, or with an example instead. The names of tables are not commented out, so that enabling a line only
-requires removing its `#`. Only `[[master]]` and `[[leaf]]` are: each of these begins another master or leaf.
+Two settings are set, since a service has other directories than a user. All other settings are commented out by a `#`,
+with their default or an example. The names of tables are not commented out, so that enabling a line only requires
+removing its `#`. The exceptions are `[[master]]` and `[[leaf]]`: each of these lines adds a master or a leaf.
 """
 
 import json

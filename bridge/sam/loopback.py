@@ -115,7 +115,7 @@ class LoopbackNetwork:
         self.java_like = java_like
         """True: STREAM CONNECT returns OK after the peer's STREAM ACCEPT, as in a Java router."""
         self.session_delay_s = session_delay_s
-        """Duration of SESSION CREATE in seconds; 12 to 20 in i2pd."""
+        """Duration of SESSION CREATE in seconds: 20, 40 or 60 in i2pd 2.45.1, and about 12 in newer versions."""
         self.connect_delay_s = connect_delay_s
         """Seconds from STREAM CONNECT to its result; `java_like` adds the wait for STREAM ACCEPT, up to 60 s."""
         self.ping_after_s = math.inf

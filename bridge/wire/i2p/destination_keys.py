@@ -12,8 +12,8 @@ signing key.
 i2pd opens a session only if the master itself has signed its configuration (`bridge.wire.i2p.i2cp_session`). So the
 master signs a session configuration together with the transient key. Files of older versions do not contain it.
 
-The keys of a demonstration carry a mark. Every structure signed with them repeats the mark as an option, so that a
-router on the real network can refuse the structure.
+The keys of a demonstration carry a mark. Every structure signed with them repeats the mark as an option, so that no
+node hands the structure to a router of the real network.
 """
 
 import os

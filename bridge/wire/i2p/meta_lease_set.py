@@ -43,7 +43,7 @@ STRUCTURE_SUFFIX: Final = ".meta-ls2"
 """Suffix of a file with a structure, after the letters of the address."""
 LEASE_OF_LEASE_SET_2: Final = 3
 DEMO_OPTION: Final = ("garlicfarm.demo", "true")
-"""Mark of a demonstration's structure; a router that reaches the network refuses it."""
+"""Mark of a demonstration's structure; a node does not hand such a structure to a router of the real network."""
 
 OFFLINE_FLAG: Final = 1
 UNPUBLISHED_FLAG: Final = 2

@@ -1,4 +1,4 @@
-"""The I2P structures that a farm handles: destinations, their texts and addresses, mappings, daily routing keys.
+"""The I2P structures that a farm handles: destinations, their texts and addresses, and mappings.
 
 A destination is 384 bytes of key fields followed by a certificate; the signing key lies right-justified in the last 128
 of them. An Ed25519 destination is always 391 bytes (I2P common structures):
@@ -65,7 +65,7 @@ class I2pError(ValueError):
 
 
 class Destination(Struct, frozen=True):
-    """A destination in its form on the wire, with its signing key. Made by `read_destination` only."""
+    """A destination in its form on the wire, with its signing key."""
 
     encoded: bytes
     signature_type: int

@@ -5,8 +5,8 @@
     public_key = "…"            base64; a server admits it (`garlicfarm node admit-client`)
     private_key = "…"           base64 of the Ed25519 seed; the file FILE.pub is the same without this line
 
-Its scopes limit the entries that it may write (`bridge.core.membership.client_keys`). It may not write any until a
-server has admitted it.
+The scopes of the key limit the entries that it may sign (`bridge.core.membership.client_keys`). Its entries do not have
+an effect until a server has admitted the key.
 """
 
 from typing import Final

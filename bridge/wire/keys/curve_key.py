@@ -5,8 +5,9 @@
     public_key = "…"            Z85, 40 characters; an operator lists it (`zmq.keys`), or gives it to clients
     secret_key = "…"            Z85
 
-A key pair is a pair of X25519 (RFC 7748), as in CurveZMQ (RFC 26). Z85 (RFC 32) writes 4 bytes as 5 characters, the
-most significant first. Z85 uses the character `#`, so a list of keys may have comments only on separate lines.
+A key pair is one of X25519 (RFC 7748), as in CurveZMQ (ZeroMQ's RFC 26). Z85 (ZeroMQ's RFC 32) writes 4 bytes as 5
+characters, the most significant first. Z85 uses the character `#`, so a list of keys may have comments only on separate
+lines.
 """
 
 from typing import Final

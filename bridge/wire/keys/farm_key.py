@@ -88,7 +88,7 @@ class FarmKey(Struct, frozen=True):
     def earlier_credentials(self) -> tuple[DigestCredentials, ...]:
         """Credentials of the retired keys, newest first, which this node does not accept.
 
-        After a replacement of all keys it still presents the first one (`bridge.node.security.farm_keys`).
+        After a replacement of all keys, the node still presents the newest of them (`bridge.node.security.farm_keys`).
         """
         return tuple(self._credentials_of(key) for key in self.retired_keys)
 

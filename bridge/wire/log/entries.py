@@ -11,8 +11,8 @@ agree.
 An entry that the farm acts on also carries a proof (`bridge.wire.log.proof`). `EntryReader` gives the record together
 with its verified author; `decode` alone returns only the meaning of an entry.
 
-Keys of the proposal keep their spelling; all other keys are in lowerCamelCase. `docs/reference/application-json.md` has
-the table.
+Keys of I2P proposal 150 keep their spelling; all other keys are in lowerCamelCase.
+`docs/reference/application-json.md` has the table.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The JSON of an operator's order to hand leadership over, which reaches the leader through the log.
 
-    {"handover": {"term": 7, "to": 2}}      the leader of term 7 hands over to server 2; without `to`, to the most
-                                            caught up voter
+    {"handover": {"term": 7, "to": 2}}      the leader of term 7 hands over to server 2; without `to`, to the voter
+                                            with the most complete log
 
 The state machine does not know the order: for every version it is a foreign entry, so it does not need a feature level.
 The leader acts on a committed order if its signer is a member of the farm, or a client key with the scope `operator`

@@ -4,8 +4,8 @@ docs/reference/application-json.md has its keys. Members that only newer version
 an entry foreign. An entry has at most `BRACKETS_LIMIT` opening brackets, also within texts. So each part of a condition
 is a member of its leaf, not of a nested object. The texts of these members have escapes for brackets.
 
-`meta` is one object, as in the proposal, if the server serves one master destination, or a list of such objects if it
-serves several. With several, an element of `destinations` may name its master by hash. A reader that knows only the
+`meta` is one object, as in I2P proposal 150, if the server serves one master destination, or a list of such objects if
+it serves several. With several, an element of `destinations` may name its master by hash. A reader that knows only the
 proposal understands all reports of servers with one master.
 """
 
@@ -69,9 +69,9 @@ class MetaPart(Struct, rename="camel", omit_defaults=True):
     last_published_lease_set: StructureText | None = field(name="lastPublishedLS", default=None)
     can_sign_until_s: Seconds | None = field(name="canSignUntil", default=None)
     publish_failure: Raw = ABSENT
-    """A text. Older versions do not read it, so no value of it makes the entry foreign."""
+    """A text. Older versions ignore it, so no value of it makes the entry foreign."""
     standby: Raw = ABSENT
-    """True or absent; older versions do not read it either."""
+    """True or absent; older versions ignore it."""
 
 
 def _json_type(figure: Figure) -> Any:
@@ -112,7 +112,7 @@ class LeafPart(Struct, rename="camel", omit_defaults=True):
     configured_connections: Count | None = None
     current_connections: Count | None = None
     faults: Raw = ABSENT
-    """A list of words of `LeafFault`; older versions do not read it either."""
+    """A list of words of `LeafFault`; older versions ignore it."""
     router_age: Raw = ABSENT
     router_failures: Raw = ABSENT
     router_error: Raw = ABSENT
@@ -122,7 +122,7 @@ class LeafPart(Struct, rename="camel", omit_defaults=True):
     service_age: Raw = ABSENT
     service_failures: Raw = ABSENT
     service_error: Raw = ABSENT
-    """Parts of `ConditionStatus` of each condition; older versions do not read them either."""
+    """The parts of the `ConditionStatus` of each condition, in nine members; older versions ignore them."""
 
 
 class _Measurement(Struct, rename="camel", omit_defaults=True):
@@ -156,7 +156,7 @@ class ReportEntry(Struct, rename="camel", omit_defaults=True):
     request: Request | None = None
     config: dict[str, Any] | None = None
     directory: Raw = ABSENT
-    """A `DirectoryPart`; older versions do not read it either."""
+    """A `DirectoryPart`; older versions ignore it."""
 
 
 def checked_destination(destination: str) -> str:

@@ -3,9 +3,9 @@
     verdict=degraded severity=warning term=3 commit=812345 leader=3 alive=1-20,22 suspect= dead=21 left= \
     publishers=wkq7xjh3r2mq:3,abcd2345efgh:0
 
-Servers are named by their Raft ids, in ranges; 0 means that a server is missing. A master is named by the first 12
-letters of its address. An answer to a query has at most 512 bytes. Statuses that do not fit are left out, of alive
-servers first.
+Servers are named by their Raft ids, in ranges. The id 0 stands for an unknown leader, or for a master without a
+publisher. A master is named by the first 12 letters of its address. An answer to a query has at most 512 bytes.
+Statuses that do not fit are left out, of alive servers first.
 
 An answer is sealed with the farm's key, but its sender does not sign it (`bridge.node.membership.user_messages`). So a
 reader displays an answer, but does not act on it. The only error is `ShortViewError`.

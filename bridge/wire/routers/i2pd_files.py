@@ -4,9 +4,9 @@
     tunnels.conf    a section for each tunnel; a line that begins with `#` or `;`    ─▶ ServerTunnel
                     is a comment
 
-i2pd, like this module, reads the two with different parsers (Boost's program options and its property tree). i2pd
-ignores a whole file of tunnels with a repeated section or key, or with a line without `=`. This module raises
-`RouterFileError` for such a file.
+i2pd reads the two kinds of files with different parsers, Boost's program options and Boost's property tree; this
+module follows both. i2pd ignores a whole file of tunnels with a repeated section or key, or with a line without `=`.
+This module raises `RouterFileError` for such a file.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The lines of a router's text file, with bounds, and the server tunnel that both kinds of files describe.
+"""The bounded lines of a router's text file, and the server tunnel that files of Java I2P and of i2pd describe.
 
 Anyone with an account on the router may have written such a file, so it is untrusted. Its size, the number of its lines
 and the length of a value are bounded. `RouterFileError` is the only error of all decoders in this folder. Its text
