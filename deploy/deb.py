@@ -10,8 +10,8 @@
 The package's scripts compile the modules when it is configured, and remove the compiled files before it is removed. The
 libraries' binaries are for one Python, so the package is for one release of a distribution.
 
-`python -m deploy.deb --dist dist [--python 3.13] [--arch arm64]` prints the path of the package. Two builds from one
-commit have the same bytes: files have the time of the commit (SOURCE_DATE_EPOCH has priority).
+`python -m deploy.deb --dist dist [--python 3.13] [--arch arm64]` builds the package and prints its path. Two builds
+from one commit have the same bytes: files have the time of the commit (SOURCE_DATE_EPOCH has priority).
 """
 
 import argparse

@@ -22,7 +22,7 @@ from deploy.example_configuration import CONFIGURATION_DIRECTORY, STATE_DIRECTOR
 
 MANUAL = "Garlic Farm"
 HANDED_ON = frozenset({"pipeline"})
-"""Commands whose own options come with an extra; their page repeats only the overview."""
+"""Commands whose options belong to a separate extra; their page has only the overview."""
 _MARKED = re.compile(r"`([^`]+)`|\[([^\]]+)\]\([^)]*\)")
 
 

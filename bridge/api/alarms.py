@@ -68,8 +68,8 @@ _COPIED: Final = "someone else has the farm's key file, so replace the keys: `ga
 
 FOREIGN_KEY: Final = _critical(
     "foreign-key",
-    "this node receives gossip under another farm key, and its own farm is not created yet, or one of its servers is"
-    " down. A complete farm does not raise this alarm. The addresses in the text are not"
+    "this node receives gossip under another farm key. Either this node is not a server of a created farm yet, or a"
+    " server of its farm is down. A complete farm does not raise this alarm. The addresses in the text are not"
     " authenticated",
     "compare the label that `garlicfarm doctor` shows on each node: nodes of one farm have the same key file"
     " (`garlicfarm keys export FILE` writes it). Another farm on this network is harmless",
@@ -102,8 +102,8 @@ NO_HEALTHY_LEAF: Final = _critical(
 KEY_RETIRED: Final = _critical(
     "key-retired",
     "a member reports that this node's farm key is out of date: it was rotated, or replaced by an eviction. After an"
-    " eviction the alarm may end automatically, when enough members confirm the new key. Or a node without a peer"
-    " receives its farm's gossip under a key that it does not have. Then its key file, or the sender's, is out of date",
+    " eviction the alarm may end automatically, when enough members confirm the new key. Or this node lacks a peer, and"
+    " receives its farm's gossip under an unknown key: then this node's key file, or the sender's, is out of date",
     "run `garlicfarm keys export FILE` on a node of the farm, copy that file to this node as its key file, and"
     " restart this node; see `garlicfarm help rotate-keys`",
 )

@@ -146,7 +146,7 @@ _PAGE: Final = {"from": 1, "limit": PAGE_DEFAULT, "wait": 0}
 
 VIEW: Final = _get("/v1/view", FarmView, "the node's whole view of the farm")
 CLUSTER: Final = _get(
-    "/v1/cluster", ClusterAnswer, "the leader, its address, the voters; only the data of this node itself"
+    "/v1/cluster", ClusterAnswer, "the leader, its address, the voters, as this node knows them"
 )
 HISTORY: Final = _get(
     "/v1/history",

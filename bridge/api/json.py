@@ -33,7 +33,7 @@ class RequestBody(Struct, frozen=True, gc=False, rename="camel", forbid_unknown_
 
 
 class DocumentError(ValueError):
-    """A document that this version does not understand; it did not change anything."""
+    """A document that this version does not understand, and therefore ignores."""
 
 
 class _SchemaHead(Struct):

@@ -111,19 +111,19 @@ class LeaseSetReport(Document, frozen=True):
     published: int
     """The second of publication."""
     expires: int
-    """The last second that the structure claims."""
+    """End of the structure, by its header."""
     flags: int
     """The 16 bits of its header."""
     unpublished: bool
-    """Bit 1 of the flags."""
+    """Bit 1 of the flags: floodfills do not hand the structure out."""
     blinded: bool
-    """Bit 2 of the flags."""
+    """Bit 2 of the flags: the structure is blinded when it is published."""
     demo: bool
     """True if a demonstration made the structure."""
     offline: OfflineReport | None
     """Transient key of the signature; null if the destination's own key signed."""
     options: Mapping[str, str]
-    """The mapping in it."""
+    """The options in the structure, by key."""
     entries: list[EntryReport]
     """Entries of the structure."""
     revocations: list[str]

@@ -11,7 +11,7 @@ Each output escapes its own texts: `bridge.cli.printing` for terminals and logs,
 `bridge.node.control.metrics` for labels, `pipeline.serve.printing` for the pipeline. JSON stays exact: there these
 characters are JSON's own escapes (`bridge.cli.printing.json_text`).
 
-Durations, moments and addresses become short texts with a known width.
+The module also formats durations, moments and addresses as short texts.
 """
 
 from datetime import UTC, datetime

@@ -1,8 +1,8 @@
 """Requests to the control endpoint (`docs/reference/control-endpoint.md`).
 
-An operator's command is a JSON object with one key, the name of the command; `CommandRequest` lists the names. It has
-the meaning of the entry in the log, but in an operator's words. It uses addresses instead of hashes and destinations,
-and names instead of Raft ids.
+An operator's command is a JSON object with one key, the name of the command; `CommandRequest` lists the names. The
+command has the meaning of the entry in the log. But it uses addresses instead of hashes and destinations, and names
+instead of Raft ids.
 """
 
 from typing import Annotated, Final, get_args

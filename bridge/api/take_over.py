@@ -1,4 +1,4 @@
-"""The last take-over: the steps from the first suspicion to the publication, out of the trace of one node.
+"""The last take-over (change of the leader or a publisher): its steps until the publication, from one node's trace.
 
     events of the trace ─▶ last_take_over ─▶ steps ─▶ `top`, `up`, and the page (`/v1/stream`)
 

@@ -32,7 +32,7 @@ class Phase(Enum):
     DISCOVERING = "discovering"
     """The node searches for other nodes of this farm."""
     FORMING = "forming"
-    """The node reaches enough founders, which make their promises."""
+    """The node reaches enough nodes to create the farm; these nodes promise each other to create it."""
     FOUNDED = "founded"
     """The node is a voter of a created farm."""
     OBSERVER = "observer"
@@ -236,7 +236,7 @@ class GossipView(Record, frozen=True):
     capacity: int
     """Number of members that it would probe at most."""
     known_count: int
-    """Number of known members, itself included."""
+    """Number of known members, the queried node included."""
     counters: Mapping[str, int] = {}
     """Counters of gossip since the process started."""
     other_farms: tuple[OtherFarmView, ...] = ()

@@ -1,4 +1,4 @@
-"""Texts that several surfaces share: the health of a leaf, a structure, the voters that hold back the feature level.
+"""Texts that several surfaces share: about leaves, structures, and voters that hold back the feature level.
 
 *A leaf* is healthy while three conditions hold (`bridge.core.log.records.LeafFault`). A report contains the state and
 the last error of each condition; reports of older versions do not. A leaf is also unhealthy if its server is down or
@@ -9,8 +9,8 @@ They are not called `published`, because routers do not report a publication.
 
 *The feature level.* Each voter announces in its signed description the level that it supports. The leader raises the
 level automatically only if all voters support a higher one. So one voter with an old version, or with a false
-announcement, prevents the features of a new level. Each node that supports a higher level shows this immediately. The
-alarm `feature-level` is raised only after hours, because every upgrade looks the same for a while.
+announcement, prevents the features of a new level. Each node that supports a higher level names these voters
+immediately. It raises the alarm `feature-level` only after hours, because every upgrade looks the same for a while.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -69,7 +69,7 @@ _ACTIONS: Mapping[str, str] = {
 
 
 def standing_text(standing: StandingView, able: str) -> str:
-    """Return a candidate's part in publishing: the inability, `standby`, or `able` for other candidates."""
+    """Return a candidate's part in publishing: the inability, `standby`, or otherwise the text `able`."""
     return inability_text(standing.inability or "") or ("standby" if standing.standby else able)
 
 

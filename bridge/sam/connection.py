@@ -4,7 +4,7 @@
 
 A line is received up to its end and not beyond: the bytes after the reply of STREAM CONNECT belong to the stream. So
 the kernel's buffer is searched for the end before the line is removed from it. i2pd reads HELLO with one call and drops
-all bytes after it. So HELLO is sent in one piece, and the next line after its reply.
+all bytes after it. So HELLO is sent in one piece, and the next line only after the reply to HELLO.
 
 The bridge may be hostile, or another program. So the bytes of each line and the time of each reply are limited.
 """

@@ -1,4 +1,4 @@
-"""The history of a node: its rows and figures in a view, and the document of a window.
+"""The history of a node: the rows and figures that each view adds, and the JSON document of a time window.
 
     FarmView ──▶ observed, figures ──▶ records in the node's file ──▶ Timeline ──▶ HistoryAnswer
 

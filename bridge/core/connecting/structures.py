@@ -23,7 +23,7 @@ from bridge.core.publishing.entries import LEAVES_MAX
 CLOCK_DIFFERENCE_MAX_S: Final = 10 * 60
 """Seconds that a publication may be ahead of the client's clock: users' clocks are less exact than nodes' clocks."""
 REFRESH_LONGEST_S: Final = 300.0
-"""The farm publishes every 5 minutes, so costs change at that rate."""
+"""The default time between two publications of an unchanged structure."""
 REFRESH_SHORTEST_S: Final = 5.0
 CONNECTABLE_KINDS: Final = frozenset({0, 1, 3})
 """Kinds of lease sets whose hash is enough to open a stream: unknown, LeaseSet, LeaseSet2."""

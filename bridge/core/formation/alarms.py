@@ -180,7 +180,7 @@ def _waiting(situation: Situation, founders: Founders) -> str:
 
 
 def _unendorsed(situation: Situation, endorsed: Founding) -> str:
-    """Return an alarm: this node has seen all promises, but another node has not confirmed the same ones."""
+    """Return an alarm: this node has seen all promises, but another node has not confirmed the same promises."""
     members = situation.members
     missing = situation.unendorsed_by
     absent = [each for each in missing if each not in members or not members[each].reachable]

@@ -1,8 +1,8 @@
 """The events and effects of `Formation`.
 
 `Persist` effects are numbered; one is in progress at a time, and its completion arrives as the event `Persisted`. This
-event causes the effects that need the durable state (the notice with the promise, the start of Raft). So the shell need
-not order effects.
+event causes the effects that need the durable state (the notice with the promise, the start of Raft). So the code that
+executes the effects need not order them.
 """
 
 from enum import Enum

@@ -4,7 +4,7 @@
     record    the class in `bridge.core.log.records`, whose fields define the JSON
     level     the lowest feature level that gives it an effect (`bridge.core.log.feature_level`)
     counter   the counter of such entries, with its meaning
-    scope     the scope of client keys that may write it, as servers may (`bridge.core.membership.authors`)
+    scope     the scope with which client keys may write it; servers always may (`bridge.core.membership.authors`)
     command   the operator's command for such an entry
     name      the name in events, keys of the Kafka topic and tables of the pipeline
     type      the name in `garlicfarm log --type`
@@ -160,8 +160,8 @@ def kinds_in(members: AbstractSet[str]) -> list[Kind]:
     """Return the kinds that the members of an object name.
 
     If members of several kinds are present, kinds of earlier levels have precedence over kinds from `KAFKA_LEVEL` on.
-    An older version ignores the member of an unknown kind. Kinds of one level, and all below `KAFKA_LEVEL`, exclude
-    each other.
+    An older version ignores the member of an unknown kind. Kinds of one level, and all kinds below `KAFKA_LEVEL`, have
+    equal precedence; the caller treats an object with several of them as foreign.
     """
     named = [_BY_MEMBER[each] for each in _BY_MEMBER.keys() & members]
     if len(named) > 1:

@@ -4,7 +4,7 @@ A master is known while a server reports for it, and for `forget_after_ms` after
 still rise when its servers return.
 
 There are `MASTERS_MAX` places. Below `BOUNDS_LEVEL` a master keeps its place while it is known, so one server that
-reports invented masters can take all of them. From that level on, the first master of each server comes before all
+reports invented masters can take all places. From that level on, the first master of each server comes before all
 others, so that two servers cannot take all places either. Then come each server's other masters up to
 `MASTERS_OF_SERVER_MAX`. A further master loses its place to a master of a server with fewer masters. Among equals,
 older masters keep their places.

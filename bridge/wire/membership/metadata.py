@@ -11,9 +11,9 @@
 The receiver derives a founding's cluster id and log time from the promises, so they cannot contradict each other. The
 description is an array, because keys would take a fifth of the 512 bytes. The tenth and eleventh elements may be
 missing. Elements after the eleventh are ignored, so that a later version can add some. A version without support for
-`endorsement` ignores it and never sends it. With nine founders and the longest names, the bytes have room for two
-admissions, otherwise for four. The leader sends further admissions when the first admitted servers have started
-(`fitting_admissions`).
+`endorsement` ignores it and never sends it. A description has at most four admissions; with nine founders and the
+longest names, the bytes have room for two. The leader sends further admissions when the first admitted servers have
+started (`fitting_admissions`).
 
 The bytes come from a member (only the farm's key opens the datagram, and the node signed them), which may be broken or
 hostile. So the CBOR is checked before it is decoded, every field is typed and bounded, and `MetadataError` is the only
