@@ -291,9 +291,9 @@ class ReconcileStep(Enum):
     """A change of the servers by the leader: its word in the facts of the event, and its text."""
 
     ADMIT = "admit", "admit {who}"
-    ADD_LEARNER = "add-learner", "let {who} learn the log"
-    PROMOTE = "promote", "let {who} vote"
-    REMOVE = "remove", "take {who} out"
+    ADD_LEARNER = "add-learner", "add {who} as a learner"
+    PROMOTE = "promote", "make {who} a voter"
+    REMOVE = "remove", "remove {who}"
     HAND_OVER = "hand-over", "hand leadership over"
 
     def __init__(self, word: str, text: str) -> None:

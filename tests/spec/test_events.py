@@ -100,7 +100,7 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
             "clients that check the certificate need the new /srv/control.crt",
         ),
         (event("signing-key-renewed", until=1_795_352_222), "it can sign until 2026-11-22"),
-        (event("reconcile-proposed", step="promote", server=2, name="node-2"), "let node-2 vote"),
+        (event("reconcile-proposed", step="promote", server=2, name="node-2"), "make node-2 a voter"),
         (event("reconcile-failed", step="hand-over", reason="timed-out"), "to hand leadership over: timed-out"),
         (
             event("keys-exported", epoch=2, unconfirmed=True),
