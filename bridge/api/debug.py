@@ -1,6 +1,6 @@
 """Data of a node for fault finding: settings, versions, a profile, stacks and memory.
 
-It contains names of functions, types and threads, and no values of variables. Settings contain the paths of key
+The data contain names of functions, types and threads, and no values of variables. Settings contain the paths of key
 and password files, never the content of these files.
 """
 
@@ -58,9 +58,9 @@ class MemorySnapshot(Record, frozen=True):
     """Memory of the process."""
 
     resident_bytes: int
-    """In memory now."""
+    """Resident memory."""
     shared_bytes: int
-    """Part of it that belongs to files which other processes may share: programs and libraries."""
+    """Part of the resident memory that belongs to files which other processes may share: programs and libraries."""
     allocated_blocks: int
     """Blocks of memory that Python has allocated."""
     modules: int

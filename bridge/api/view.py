@@ -196,7 +196,7 @@ class MemberView(Record, frozen=True):
     is_self: bool
     """The member is the queried node."""
     is_peer: bool
-    """The queried node probes it; its peers report the other members."""
+    """The queried node probes it. Members that are not peers are known from the reports of peers."""
     rtt_ms: float | None = None
     """Round-trip time of the last probes, milliseconds; null without a measurement, and for a dead or left member."""
     peer_count: int | None = None

@@ -5,7 +5,7 @@ the last error of each condition; reports of older versions do not. A leaf is al
 its last report is too old (`SERVER_FAULT`).
 
 *A structure* is `handed over` to the router next to its publisher, and `seen` if the router of another node finds it.
-They are not called `published`, because routers do not report a publication.
+Neither state is called `published`, because routers do not report a publication.
 
 *The feature level.* Each voter announces in its signed description the level that it supports. The leader raises the
 level automatically only if all voters support a higher one. So one voter with an old version, or with a false

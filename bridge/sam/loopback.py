@@ -3,13 +3,13 @@
     client ── SAM ──▶ serve_loopback_bridge ─┐
     client ── SAM ──▶ serve_loopback_bridge ─┴─ LoopbackNetwork: sessions by the hash of their destination
 
-It behaves as i2pd, or with `java_like` as a Java router. i2pd replies OK to STREAM CONNECT as soon as it has the peer's
-lease set, Java after the peer's reply. A lease set outlives its session for ten minutes, as in the network: a stream to
-an ended session does not receive anything. Neither router supports a half-close, so a stream ends as soon as either
-side closes it.
+A bridge behaves as i2pd, or with `java_like` as a Java router. i2pd replies OK to STREAM CONNECT as soon as it has the
+peer's lease set, Java after the peer's reply. A lease set outlives its session for ten minutes, as in the network: a
+stream to an ended session does not receive anything. Neither router supports a half-close, so a stream ends as soon as
+either side closes it.
 
 Several bridges on one network act as several routers: the end of a `serve_loopback_bridge` ends the sessions that it
-created. Connections, sessions, waiting streams and lines are bounded. It listens on loopback only.
+created. Connections, sessions, waiting streams and lines are bounded. A bridge listens on loopback only.
 """
 
 import math

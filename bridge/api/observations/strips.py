@@ -3,9 +3,9 @@
     HistoryAnswer ──▶ strips ──▶ one line per row: name, share, cells; one cell is a part of the window
                   ──▶ incidents ──▶ states that are not ok, changes of the leader and of publishers
 
-A cell shows the worst state in its part of the window, so that a short failure is visible in a day. Its height shows
-the severity without colors. A cell of the leader or a publisher shows a letter for its name: `a` for the first name,
-and so on. A blank cell was not observed: the node did not run, or the subject did not exist.
+A cell shows the worst state in its part of the window, so that a short failure is visible in a day. The height of a
+cell shows the severity without colors. A cell of the leader or a publisher shows a letter for its name: `a` for the
+first name, and so on. A blank cell was not observed: the node did not run, or the subject did not exist.
 
 Pure code: it does not depend on a terminal. Names are unchanged, as the nodes sent them; the output escapes them.
 """

@@ -4,7 +4,7 @@
                          └─▶ the reason of the refusal
 
 The address signs the structure (`bridge.wire.i2p.structure_exchange.verified_structure`), so a directory (a node that
-returns it) cannot change it. It can only return an old structure. Therefore a client stores the timestamp of the newest
+returns it) cannot change it, but can return an old structure. Therefore a client stores the timestamp of the newest
 accepted structure, and refuses older structures, also after a restart. `verified_structure` also refuses a publication
 in the far future: otherwise one such structure would make the client refuse all later ones.
 

@@ -14,8 +14,8 @@ A voter is demoted first and evicted as a learner, which still receives the entr
 docs/explanation/changing-servers.md ("How a farm decides about changes").
 
 Eras count up by one: of two entries that begin the same era the second is refused, and its author tries again. Below
-`BOUNDS_LEVEL` any later era was accepted, so an entry of one hostile leader could name the last one. In such a farm the
-keys cannot be replaced, and an eviction only removes the identity's rights.
+`BOUNDS_LEVEL` any later era is accepted, so an entry of one hostile leader can name the last era. After such an entry
+the keys cannot be replaced, and an eviction only removes the identity's rights.
 """
 
 from collections.abc import Collection, Mapping

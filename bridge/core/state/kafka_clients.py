@@ -16,7 +16,7 @@ indexes of the last records are kept as runs of adjacent entries. So a client th
 copy's index.
 
 In a full table of producers or skipped indexes, the author with the most rows loses rows; among equals, the first in
-order. So all servers choose the same rows, also after a restart. A full table of groups refuses a new one. Producers
+order. So all servers choose the same rows, also after a restart. A full table of groups refuses a new group. Producers
 and groups expire by log time, so all servers drop them together.
 """
 
@@ -352,7 +352,7 @@ def _largest_holder(rows: Iterable[Row], author_of: Callable[[Row], Name]) -> li
 
 
 def _newest_of_each(rows: Sequence[int], authors: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Drop the older half of the rows of the author with the most; return the rest.
+    """Drop the older half of the rows of the author with the most rows; return the other rows.
 
     `authors` has the author of each row.
     """

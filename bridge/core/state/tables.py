@@ -11,7 +11,7 @@ rule to free its places (`Release`). `bounds` checks the sizes in a snapshot aga
 The module that owns a table enforces its share, from `BOUNDS_LEVEL` on. `tests/spec/test_table_shares.py` walks over
 all fields of the state and fails for a table without a declaration. For each declaration it lets one author submit
 until the farm refuses. It requires that another author still gets a place, and that a place becomes free by the
-declared rule. `docs/reference/limits.md` has the same table for operators.
+declared rule. `docs/reference/limits.md` lists the declarations for operators.
 """
 
 from collections.abc import Iterator, Mapping
@@ -45,7 +45,8 @@ from bridge.core.state.reqids import REQIDS_MAX, REQIDS_OF_AUTHOR_MAX
 AUTHORS_MAX = 4 * (ADMITTED_MAX + CLIENTS_MAX)
 """Limit of authors.
 
-It exceeds the number of admitted ones, because a recovered farm keeps the numbers of earlier authors.
+It exceeds the number of admitted identities and client keys, because a recovered farm keeps the numbers of earlier
+authors.
 """
 REPORTED_MAX = 1024
 """Leaves and measurements of one report; an entry of 64 KiB holds fewer."""

@@ -4,13 +4,13 @@
 
 The encryption key belongs to protocols that a farm does not use, so it is skipped. Its length follows from the type in
 the destination's certificate. A signing key of zeros means that the file holds a transient key and an offline section
-instead (I2P proposal 123). A transient key cannot sign further ones, so such a file is refused with this reason.
+instead (I2P proposal 123). A transient key cannot sign further transient keys, so such a file is refused.
 
 An existing multihomed service has an address that its users know. With this service's key file, the farm uses the same
 address.
 
 SAM's private key text is the same content in base64. So a SAM session can use a destination made here. The encryption
-key in its text is zeros, because a session with X25519 (`i2cp.leaseSetEncType=4`) makes its own encryption key.
+key in the text is zeros, because a session with X25519 (`i2cp.leaseSetEncType=4`) makes its own encryption key.
 """
 
 from typing import Final

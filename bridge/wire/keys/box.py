@@ -4,8 +4,8 @@
     key        HKDF-SHA256(X25519(ephemeral, recipient), salt = both public keys, info = purpose and farm label)
     nonce      zeros: each box has a separate key
 
-The recipient's X25519 key is its identity key, converted to the other curve (`gossip.wire.box`). A separate key pair
-would have to be generated, stored, distributed, and bound to the identity key by a signature.
+The recipient's X25519 key is its Ed25519 identity key, converted (`gossip.wire.box`). A separate key pair would have to
+be generated, stored, distributed, and bound to the identity key by a signature.
 
 The time of use is chosen by the author: it may be any 64 bits, and `gossip.Keyring.rekeyed` replaces it if it is out of
 range. If the recipient refused the box because of the time, it would lack the farm's key.

@@ -5,7 +5,7 @@
 PostgreSQL keeps the credentials of SCRAM in the same form (RFC 5803 has the fields). A thief cannot log in with
 this form, but can try guesses of the password. So new passwords are random and long.
 
-One command writes such a line, and the listener reads it. This module is the only code that both share.
+`garlicfarm keys kafka-user` writes such a line, and the Kafka listener reads it.
 """
 
 import re
