@@ -43,9 +43,9 @@ from bridge.core.membership.admission import server_label
 UDP_PATIENCE_MS: Final = 10_000
 """Gossip needs about half of this time to mark a member dead or alive, and a new node to discover the others."""
 REPORT_MARGIN_MS: Final = 5_000
-"""A report counts as later than a death in gossip only by more than this margin.
+"""A report counts as later than a server's death in gossip only if it is later by more than this margin.
 
-A report is made before it is applied, and log time may advance by a step in between.
+A report is made before it is applied, and log time may then advance by a step.
 """
 _SERVERS: Final = frozenset({ServerRole.VOTER, ServerRole.LEARNER})
 PATIENCE_ELECTIONS = 3
@@ -273,7 +273,7 @@ class FarmFacts:
         return can_lose, limit
 
     def needed(self) -> Iterator[tuple[set[str], str]]:
-        """For each master, yield the names of the servers that can publish it, then of those with a healthy leaf.
+        """For each master, yield the servers that can publish it, then the servers with a healthy leaf, by name.
 
         The farm needs at least one server in each set.
         """

@@ -331,11 +331,11 @@ class RaftView(Record, frozen=True):
     stands_still: bool = False
     """This node has not applied a clock entry for several reporting periods, so the farm probably lacks a quorum."""
     udp_blocked: tuple[int, ...] = ()
-    """Raft ids of the servers that gossip marks dead, or does not list, although Raft has reached them for at least
-    10 s and two election timeouts."""
+    """Raft ids of the servers that Raft reaches, although gossip marks them dead or does not list them. The
+    contradiction has lasted for at least 10 s and two election timeouts."""
     not_reporting: tuple[int, ...] = ()
-    """Raft ids of the servers whose last report is outdated, although gossip and Raft have reached them for at least
-    10 s and two election timeouts."""
+    """Raft ids of the servers that gossip and Raft reach, although their last report is outdated. The contradiction
+    has lasted for at least 10 s and two election timeouts."""
 
 
 class MetaEntryView(Record, frozen=True):

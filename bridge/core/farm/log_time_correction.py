@@ -9,8 +9,8 @@ The operator ends this with a correction:
     refused    otherwise, with the numbers
 
 So a correction, like a clock entry, can only set log time to the time of a majority of the clocks
-(`bridge.core.log.voter_clocks`). All log times in the state move by the same amount (`NumberKind.LOG_TIME`), so no
-report becomes stale or fresh by a correction, and no session ends early or lasts longer.
+(`bridge.core.log.voter_clocks`). All log times in the state move by the same amount (`NumberKind.LOG_TIME`). So a
+correction does not make a report stale or fresh, and does not end or extend a session.
 
 The timestamp of a master's last publication may be later than log time now allows. Then the state drops this timestamp,
 and the next publication gets the present time. A router that still has the structure with the later timestamp refuses

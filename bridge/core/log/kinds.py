@@ -4,7 +4,7 @@
     record    the class in `bridge.core.log.records`, whose fields define the JSON
     level     the lowest feature level that gives it an effect (`bridge.core.log.feature_level`)
     counter   the counter of such entries, with its meaning
-    scope     the scope with which client keys may write it; servers always may (`bridge.core.membership.authors`)
+    scope     the scope of client keys that may write it; servers do not need one (`bridge.core.membership.authors`)
     command   the operator's command for such an entry
     name      the name in events, keys of the Kafka topic and tables of the pipeline
     type      the name in `garlicfarm log --type`

@@ -335,7 +335,7 @@ class _Moment(Struct, frozen=True):
         ]
 
     def _newcomers(self) -> list[FarmMember]:
-        """Return stable members for which the log lacks an admission with their present name and public key."""
+        """Return stable members whose present name and public key are not recorded in the log."""
         known = {each.node_id: each for each in self.admitted.values()}
         return [
             each

@@ -43,7 +43,7 @@ AUTHOR_SESSIONS_MAX = 16
 """Sessions of one author that unknown authors cannot displace. A run of a node has three or four; the rest is for
 restarts within the lifetime of a session."""
 UNFENCED_AHEAD_MS = 30_000
-"""Largest lead over log time at which a reported timestamp counts.
+"""A reported timestamp counts only up to this lead over log time.
 
 A publication without a quorum may lead log time, but a timestamp of a wrong clock must not block later publications.
 """

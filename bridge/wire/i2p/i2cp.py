@@ -3,9 +3,9 @@
     stream:  2a, once, from the client │ frame │ frame │ …
     frame:   body's length 4 │ type 1 │ body
 
-`FrameReader` takes received bytes and returns whole frames. It refuses a frame of more than 128 KiB as soon as it has
-the frame's length, so it stores at most one frame and the last received bytes. `decode` turns a frame into a message.
-Both raise only `I2cpError`; after this error the stream cannot be used any more.
+`FrameReader` takes received bytes and returns whole frames. It refuses a frame of more than 128 KiB when it has the
+frame's length. So it stores at most one frame and the last received bytes. `decode` turns a frame into a message. Both
+raise only `I2cpError`; after this error the stream cannot be used any more.
 
 Bytes after the last field of a router's message are ignored: the protocol is extended by appending fields, and an
 updated router must remain usable.

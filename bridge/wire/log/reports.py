@@ -4,8 +4,8 @@ docs/reference/application-json.md has its keys. Members that only newer version
 an entry foreign. An entry has at most `BRACKETS_LIMIT` opening brackets, also within texts. So each part of a condition
 is a member of its leaf, not of a nested object. The texts of these members have escapes for brackets.
 
-`meta` is one object, as in I2P proposal 150, if the server serves one master destination, or a list of such objects if
-it serves several. With several, an element of `destinations` may name its master by hash. A reader that knows only the
+`meta` is one object, as in I2P proposal 150, for a server with one master destination. For several master destinations,
+it is a list of such objects, and an element of `destinations` may name its master by hash. A reader that knows only the
 proposal understands all reports of servers with one master.
 """
 

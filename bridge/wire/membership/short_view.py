@@ -3,7 +3,7 @@
     verdict=degraded severity=warning term=3 commit=812345 leader=3 alive=1-20,22 suspect= dead=21 left= \
     publishers=wkq7xjh3r2mq:3,abcd2345efgh:0
 
-Servers are named by their Raft ids, in ranges. The id 0 stands for an unknown leader, or for a master without a
+Servers are named by their Raft ids, in ranges. The id 0 means that the leader is unknown, or that a master lacks a
 publisher. A master is named by the first 12 letters of its address. An answer to a query has at most 512 bytes.
 Statuses that do not fit are left out, of alive servers first.
 
