@@ -264,7 +264,7 @@ def _server_roles(log: FarmInputs) -> dict[bytes, ServerRole]:
 
 
 def _evicted(log: FarmInputs) -> frozenset[bytes]:
-    """Return the identities that are never admitted again."""
+    """Return the NodeIds of the evicted identities."""
     return frozenset(each.node_id for each in log.state.admitted.values() if each.standing is Standing.EVICTED)
 
 

@@ -1,4 +1,4 @@
-"""The leaves of a farm, the outcomes of one client's streams to them, and the order of its attempts.
+"""The leaves of a farm (destinations of its service), one client's streams to them, and the order of its attempts.
 
     structure ─▶ replace ──────────────────┐
     streams   ─▶ replied, suspect, failed ─┴─▶ order ─▶ the leaf to try first, the next one, …

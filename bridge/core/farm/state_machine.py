@@ -324,8 +324,8 @@ class Farm:
 
         A request of a proven entry belongs to its author. Otherwise any client could submit an entry under the next
         request id of a correct server, whose own entry would count as a repetition. Sessions of unknown authors do not
-        displace the first `AUTHOR_SESSIONS_MAX` sessions of an author of the farm: these are protected. A session
-        never changes from protected to unprotected or back: otherwise its requests would count as new again.
+        displace the first `AUTHOR_SESSIONS_MAX` sessions of an author of the farm: these are protected. A session of a
+        known author does not change from protected to unprotected or back: otherwise its requests would count as new.
         """
         request = request_of(entry.record)
         request_id = None if request is None else parse_request_id(request)

@@ -73,7 +73,7 @@ class Admitted(Struct, frozen=True):
 
     @property
     def is_out(self) -> bool:
-        """True if it is retired or evicted: never admitted again."""
+        """True if it is retired or evicted: it is not admitted again while the table has its row."""
         return self.standing in {Standing.RETIRED, Standing.EVICTED}
 
 

@@ -4,8 +4,8 @@
 
 A pipeline that sets factors, or a script that excludes a leaf, does not need the far greater rights of a node's
 identity key. A client key is an Ed25519 key with a name and scopes. The name is for people and belongs to one admitted
-key at a time. A removed key stays in the table; if it is admitted again, its numbers continue
-(`bridge.core.membership.authors`), so its earlier entries never count again.
+key at a time. A removed key stays in the table while there is room. If it is admitted again, its numbers continue
+(`bridge.core.membership.authors`), so its earlier entries do not count again.
 
 *Shares.* From `BOUNDS_LEVEL` on a key counts against the share of the server that signed its admission. The share is
 `CLIENTS_OF_SERVER_MAX` admitted keys, and the table has room for the shares of four servers. Removed keys do not count;

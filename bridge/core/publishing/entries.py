@@ -11,7 +11,7 @@ LEAVES_MAX: Final = 16
 
 
 class LeafEntry(Struct, frozen=True):
-    """One entry of the Meta LS2: a destination (base64), its cost, and its end in seconds since the epoch."""
+    """One entry of the Meta LeaseSet2: a destination (base64), its cost, and its end in seconds since the epoch."""
 
     destination: str
     cost: int

@@ -1,14 +1,15 @@
-"""The leaves of the Meta LS2 and their costs (docs/reference/publishing-rules.md).
+"""The leaves of the Meta LeaseSet2 and their costs (docs/reference/publishing-rules.md).
 
     load = job lag 30 + bandwidth 30 + connections 20 + missing tunnels 20        0 … 100
     cost = load, weighed by operators and pipeline, + 100 if not healthy 0 … 200      (`bridge.core.log.weights`)
 
 Availability comes first: if fewer than half of all known leaves are healthy, unhealthy leaves are listed, too, at a
 higher cost. In this case false reports are more likely than a failure of most leaves. An empty structure is never
-published. Costs and membership have hysteresis: a cost is kept until it differs by the margin. With more than 16
-leaves, a new leaf displaces a listed leaf only if the new one is cheaper by the margin. Otherwise each report would
-cause a publication. Health does not have hysteresis: a healthy leaf replaces an unhealthy one immediately. Otherwise
-clients could try 16 dead leaves after a server's death. An operator's exclusion or factor also counts immediately.
+published. Costs and membership have hysteresis, because otherwise each report would cause a publication. A cost is kept
+until it differs by the margin. With more than 16 leaves, a new leaf displaces a listed leaf only at a clock entry, and
+only if the new leaf is cheaper by the margin. Health does not have hysteresis: a healthy leaf replaces an unhealthy
+leaf immediately. Otherwise clients could try 16 dead leaves after a server's death. An operator's exclusion or factor
+also counts immediately.
 
 No server can fill the structure alone. With n servers that report eligible leaves, each gets at most max(1, ⌊16 / n⌋)
 places, filled by health, membership and cost as above. A destination that several servers report counts for one of

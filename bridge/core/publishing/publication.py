@@ -45,7 +45,7 @@ class Pace(Struct, frozen=True):
     first publication waits for at most `gather_ms`, and only while a report, a router or a healthy leaf is missing.
     Without this wait, missing data would be published only `change_ms` later.
 
-    The default suits a Java router, which allows one Meta LS2 per destination and minute. `Pace.of_period` is for
+    The default suits a Java router, which allows one Meta LeaseSet2 per destination and minute. `Pace.of_period` is for
     structures that never leave the machine.
     """
 

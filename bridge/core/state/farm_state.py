@@ -48,7 +48,7 @@ UNFENCED_AHEAD_MS = 30_000
 A publication without a quorum may lead log time, but a timestamp of a wrong clock must not block later publications.
 """
 LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000
-"""Upper limit of log time: the seconds of a Meta LS2 have 32 bits. A clock entry above the limit is ignored."""
+"""Upper limit of log time: the seconds of a Meta LeaseSet2 have 32 bits. A clock entry above the limit is ignored."""
 
 
 class FarmTuning(Struct, frozen=True):
@@ -87,7 +87,7 @@ class Choice(Struct, frozen=True):
 
 
 class Leaf(Struct, frozen=True):
-    """A destination in the Meta LS2, with its cost (lower is preferred)."""
+    """A destination in the Meta LeaseSet2, with its cost (lower is preferred)."""
 
     destination: str
     cost: int

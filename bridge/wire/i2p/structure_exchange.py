@@ -30,7 +30,7 @@ REPLY_LIMIT_BYTES: Final = REPLY_HEADER_BYTES + STRUCTURE_LIMIT_BYTES
 CLOCK_FUDGE_S: Final = 60
 """Seconds that a structure may be ahead of the receiver's clock, as in routers."""
 _CHECKED_STRUCTURES: Final = 4
-"""Number of structures whose checks are stored: a standby (of a publisher) checks the newest structure every second."""
+"""Number of structures whose checks are stored: a standby checks the structure in force every second."""
 
 
 class ExchangeError(ValueError):

@@ -1,7 +1,7 @@
 """The I2P structures that a farm handles: destinations, their texts and addresses, and mappings.
 
 A destination is 384 bytes of key fields followed by a certificate; the signing key lies right-justified in the last 128
-of them. An Ed25519 destination is always 391 bytes (I2P common structures):
+of them. An Ed25519 destination has 391 bytes (I2P common structures):
 
     encryption field 256 │ padding 96 │ signing key 32 │ 05 0004 0007 0000
 
