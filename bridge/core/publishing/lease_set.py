@@ -6,10 +6,10 @@
 Availability comes first: if fewer than half of all known leaves are healthy, unhealthy leaves are listed, too, at a
 higher cost. In this case false reports are more likely than a failure of most leaves. An empty structure is never
 published. Costs and membership have hysteresis, because otherwise each report would cause a publication. A cost is kept
-until it differs by the margin. With more than 16 leaves, a new leaf displaces a listed leaf only at a clock entry, and
-only if the new leaf is cheaper by the margin. Health does not have hysteresis: a healthy leaf replaces an unhealthy
-leaf immediately. Otherwise clients could try 16 dead leaves after a server's death. An operator's exclusion or factor
-also counts immediately.
+until it differs by the margin. With more than 16 leaves, a new leaf displaces a listed leaf if the new leaf is cheaper
+by the margin at a clock entry. Health does not have hysteresis: a healthy leaf replaces an unhealthy leaf immediately.
+Otherwise clients could try 16 dead leaves after a server's death. An operator's exclusion or factor also counts
+immediately.
 
 No server can fill the structure alone. With n servers that report eligible leaves, each gets at most max(1, ⌊16 / n⌋)
 places, filled by health, membership and cost as above. A destination that several servers report counts for one of
