@@ -401,15 +401,18 @@ class _FarmPart:
         )
 
     def publishing(self, unreachable: AbstractSet[int]) -> tuple[PublishingView, ...]:
-        """Return the view of each master destination; `unreachable` are the servers that are dead or have left."""
+        """Return the views of the masters; omit the masters of outsiders if other masters exist.
+
+        `unreachable` are the servers that are dead or have left.
+        """
         masters = sorted(self._seen.masters.items())
         shown = [each for each in masters if not self._is_of_outsiders(*each)]
         return tuple(self._master(*each, unreachable) for each in shown or masters)
 
     def _is_of_outsiders(self, destination: str, master: MasterState) -> bool:
-        """Return True if only evicted or retired identities have reported or published a master.
+        """Return True if only outsiders (evicted or retired identities) have reported or published a master.
 
-        If the published structure has a leaf of another server, clients of this leaf depend on the master.
+        Servers with a leaf of a published master count like servers that reported it: their clients depend on it.
         """
         state = self._seen
         authors = {server_id for server_id, each in state.servers.items() if each.report.part_in(destination)}
