@@ -72,10 +72,10 @@ def alarms_of(situation: Situation, *, impatient: bool) -> tuple[str, ...]:
 def _two_clusters(situation: Situation, own: Founding) -> str:
     return (
         f"Two clusters exist under one farm key: this node belongs to {own.cluster_id.hex()}; it ignores"
-        f" {_announced(situation)}. They are never merged. If they are nodes of this farm, keep one cluster. On each"
-        " node of the other cluster stop garlicfarm, move its state directory away, give it a key file that"
+        f" {_announced(situation)}. Clusters are never merged. If the announcing nodes are yours, keep one cluster. On"
+        " each node of the other cluster stop garlicfarm, move its state directory away, give it a key file that"
         " `garlicfarm keys export FILE` wrote in the kept cluster, and start it again: it joins with a new identity."
-        " If they are not, someone else has the farm key."
+        " If the nodes are not yours, someone else has the farm key."
     )
 
 
@@ -139,7 +139,7 @@ def _too_many(expect: int) -> str:
 def _wrong_expect(situation: Situation) -> list[str]:
     return [
         f"Node {member.node_id.hex()} promises {len(member.notice.backs)} founders, but this node's farm key expects "
-        f"{situation.expect}: their farm keys differ. Give both the same farm key file."
+        f"{situation.expect}: the farm keys of these nodes differ. Give both nodes the same farm key file."
         for member in sorted(situation.members.values(), key=lambda member: member.node_id)
         if member.reachable and member.notice.backs and len(member.notice.backs) != situation.expect
     ]
@@ -207,8 +207,8 @@ def _way_out(missing: Sequence[bytes], endorsed: Founding) -> str:
     outside = [each for each in missing if each not in endorsed.founders]
     if outside and len(outside) == len(missing):
         return (
-            f"All founders confirm them. Only other nodes block the founding: {_names(outside)}. Stop or update each"
-            f" that is yours. If one is not, someone else has the farm key. {list_founders(endorsed)}"
+            f"All founders confirm the promises. Only other nodes block the farm: {_names(outside)}. Stop or update"
+            f" each that is yours. If one is not, someone else has the farm key. {list_founders(endorsed)}"
         )
     return (
         "Start the missing nodes; stop or update a node that is not a founder and does not confirm. If one of the"

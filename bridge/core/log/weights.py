@@ -179,7 +179,7 @@ def take_factors(
     own = len(factors) if author is None else sum(each.author == author for each in factors.values())
     if own > FACTORS_MAX or len(factors) > FACTORS_OF_ALL_MAX:
         most = FACTORS_MAX if own > FACTORS_MAX else FACTORS_OF_ALL_MAX
-        return weights, CommandRefused("factors", f"{max(own, len(factors))} leaves would have one: at most {most}")
+        return weights, CommandRefused("factors", f"{max(own, len(factors))} leaves would have factors: at most {most}")
     weights = replace(weights, factors=factors, through_index=entry.through_index, formula=entry.formula)
     return weights, FactorsAccepted(entry.through_index, len(entry.factors))
 

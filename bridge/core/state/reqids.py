@@ -193,7 +193,7 @@ class ReqidTable:
         count = reader.number(self._limit)
         self._indexes = {reader.take(REQID_BYTES): reader.number() for _ in range(count)}
         if len(self._indexes) != count:
-            raise ReqidTableError("a table of reqids names one twice")
+            raise ReqidTableError("a table of reqids contains a reqid twice")
         for _ in range(reader.number(count) if with_authors else 0):
             reqid, author = reader.take(REQID_BYTES), reader.take(_AUTHOR_BYTES)
             if reqid not in self._indexes or reqid in self._author_of:
