@@ -190,14 +190,14 @@ def seen_text(each: PublishingView) -> str:
 
 
 def level_words(view: FarmView) -> str | None:
-    """Return a text such as `4; node-3 announces no higher one`, or the level alone; None if the level is unknown."""
+    """Return `4; node-3 does not announce a higher level`, or the level alone; None if the level is unknown."""
     level = view.farm.level
     if level is None:
         return None
     holding = voters_at_level(view)
     if not holding:
         return f"{level}"
-    return f"{level}; {', '.join(holding)} {'announces' if len(holding) == 1 else 'announce'} no higher one"
+    return f"{level}; {', '.join(holding)} {'does' if len(holding) == 1 else 'do'} not announce a higher level"
 
 
 def voters_at_level(view: FarmView) -> tuple[str, ...]:
@@ -273,9 +273,11 @@ def eviction_lines(done: NodeEvicted) -> list[str]:
             "The leader removes its server from the group later: `garlicfarm status` shows the pending condition."
         )
     if done.left_out and done.keys_replaced:
-        lines.append(f"These need the current key file (`garlicfarm help stolen-node`): {', '.join(done.left_out)}")
+        lines.append(
+            f"These nodes need the current key file (`garlicfarm help stolen-node`): {', '.join(done.left_out)}"
+        )
     elif done.left_out and done.keys_not_replaced is UNSET:
-        lines.append(f"Write a new key into the key file of each of these, and restart it: {', '.join(done.left_out)}")
+        lines.append(f"Write a new key into the key file of each node, and restart it: {', '.join(done.left_out)}")
         lines.append("The steps:  garlicfarm help stolen-node")
     lines += _client_key_lines(done)
     if done.keys_replaced:
@@ -288,10 +290,10 @@ def _client_key_lines(done: NodeEvicted) -> list[str]:
     remove = "Remove each that you do not know:"
     lines = []
     for names, text in (
-        (done.client_keys, f"It had admitted these client keys, which keep their scopes. {remove}"),
+        (done.client_keys, f"The evicted node had admitted these client keys, which keep their scopes. {remove}"),
         (
             done.client_keys_of_unknown,
-            f"These client keys are older than feature level 5, so it may have admitted them. {remove}",
+            f"These client keys are older than feature level 5, so the node may have admitted them. {remove}",
         ),
     ):
         if names is not UNSET:

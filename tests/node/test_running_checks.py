@@ -103,7 +103,7 @@ def test_voter_at_old_level_is_named() -> None:
     levels = {"node-2": 5, "node-3": 4}
     members = tuple(replace(each, level=levels.get(each.name, 5)) for each in view.members)
     check = found(replace(view, farm=replace(view.farm, level=4), members=members))["feature level"]
-    assert (check.result, check.text) == (CheckResult.OK, "4; node-3 announces no higher one")
+    assert (check.result, check.text) == (CheckResult.OK, "4; node-3 does not announce a higher level")
     assert "help upgrade" in check.action
 
 

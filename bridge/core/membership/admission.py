@@ -178,7 +178,7 @@ def refusal(admitted: Mapping[int, Admitted], node_id: bytes, name: str, *, hold
     if holder is not None and admitted[holder].node_id != node_id:
         return (
             f"the name {name} belongs to the identity {admitted[holder].node_id.hex()}, and {node_id.hex()} uses it:"
-            f" if that is the same node with a new identity, run `garlicfarm node approve {name}` on the leader;"
+            f" if that is the same node with a new identity, run `garlicfarm node approve {name}` at a voter;"
             " otherwise give it another name"
         )
     return _full(admitted, node_id)
