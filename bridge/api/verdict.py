@@ -256,7 +256,8 @@ def _stopping(facts: FarmFacts) -> Concern | None:
 
 def _foreign_key(facts: FarmFacts) -> Concern | None:
     """Report another farm's key if this node is not a server or does not reach others: its own key may be wrong."""
-    return None if facts.is_server and facts.others_alive else _foreign_key_concern(facts)
+    is_complete = facts.others_alive or len((*facts.view.raft.voters, *facts.view.raft.learners)) == 1
+    return None if facts.is_server and is_complete else _foreign_key_concern(facts)
 
 
 def _foreign_key_and_down(facts: FarmFacts) -> Concern | None:

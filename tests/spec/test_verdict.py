@@ -599,8 +599,9 @@ def test_foreign_key_names_few_of_many_senders() -> None:
     assert (found.text.count("label"), "and 6 more; waiting" in found.text) == (2, True)
 
 
-def test_healthy_farm_ignores_other_farms() -> None:
-    view = healthy()
+@pytest.mark.parametrize("servers", [1, 3])
+def test_healthy_farm_ignores_other_farms(servers: int) -> None:
+    view = healthy(servers=servers)
     with_other_farms = replace(view, gossip=replace(view.gossip, other_farms=OTHER))
     assert verdict(with_other_farms).kind is VerdictKind.HEALTHY
     assert [each.alarm for each in concerns_of(with_other_farms)] == [None]
