@@ -117,7 +117,7 @@ class FarmInputs(Struct, frozen=True, kw_only=True):
     counters: Mapping[str, int] = field(default_factory=dict)
     election_timeout_ms: int = 0
     leaderless_ms: int | None = None
-    """Milliseconds since this server last knew a leader."""
+    """Milliseconds since this server last knew a leader; None while it knows one."""
     alone: LocalView | None = None
     """The farm without a quorum; None while there is a quorum."""
     stands_still: bool = False

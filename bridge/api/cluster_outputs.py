@@ -145,7 +145,7 @@ class ZmqRaftSnapshotView(Record, frozen=True):
     last_index: int
     """The last entry that it covers."""
     last_term: int
-    """The term of that entry."""
+    """The term of the entry `lastIndex`."""
     offset: int
     """Offset of this part in the snapshot. A part at 0 begins a snapshot."""
     total_bytes: int
@@ -181,9 +181,9 @@ class KraftReplicaView(Record, frozen=True):
     lag: int
     """The number of records of the leader's log that it lacks."""
     last_fetch_ms: int | None
-    """The time of its last fetch from the leader; null: not yet."""
+    """The time of its last fetch from the leader; null before its first fetch."""
     last_caught_up_ms: int | None
-    """The last time when it had all of the leader's log; null: not yet."""
+    """The last time when it had all of the leader's log; null before the first time."""
     listeners: tuple[str, ...]
     """Listeners of the replica, as NAME://HOST:PORT, if the leader reports them."""
 
@@ -202,7 +202,7 @@ class KraftDescribeOutput(Document, frozen=True):
     max_follower_lag: int
     """The lag in records of the slowest voter."""
     max_follower_lag_ms: int | None
-    """Duration of that voter's lag, in milliseconds."""
+    """Duration of the slowest voter's lag, in milliseconds."""
     replicas: tuple[KraftReplicaView, ...]
     """The leader, the followers, the observers."""
 

@@ -134,7 +134,7 @@ class KeysAnswer(Document, frozen=True):
     file: str
     """Path of the farm key file in the node's configuration."""
     file_epoch: int | None
-    """Epoch of that file; null if it cannot be read, or belongs to another farm."""
+    """Epoch of the key file; null if it cannot be read, or belongs to another farm."""
     keys: tuple[FarmKeyView, ...] = ()
     """The keys."""
     behind: tuple[str, ...] = ()

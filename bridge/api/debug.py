@@ -25,7 +25,7 @@ class ProcessorProfile(Record, frozen=True):
     seconds: float
     """Length of the measurement."""
     processor_s: float
-    """Processor time that the process used in this time."""
+    """Processor time that the process used during the measurement."""
     interval_s: float
     """Processor time between two samples; the system may take them more rarely."""
     stacks: tuple[SampledStack, ...]

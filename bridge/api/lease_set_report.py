@@ -72,7 +72,7 @@ class EntryReport(Record, frozen=True):
     type: int
     """Number of the kind of structure under the hash."""
     type_name: str
-    """The name of that kind."""
+    """Name of the kind of structure under the hash."""
     cost: int
     """A lower cost is preferred: 0 to 200 in the structures of a farm; the format has room for 0 to 255."""
     end: int

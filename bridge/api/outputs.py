@@ -477,7 +477,7 @@ class BackupOutput(Document, frozen=True):
     index: int
     """Last entry in the backup."""
     term: int
-    """The term of that entry."""
+    """The term of the entry `index`."""
     bytes: int
     """The length of the file."""
 

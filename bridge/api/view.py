@@ -225,7 +225,7 @@ class OtherFarmView(Record, frozen=True):
     address: str
     """Address of the sender."""
     label: str
-    """The public hash of that farm's key."""
+    """The public hash of the other farm's key."""
 
 
 class GossipView(Record, frozen=True):
@@ -417,7 +417,7 @@ class PublishingView(Record, frozen=True):
     publisher_name: str | None
     """Name of the publisher."""
     reason: str
-    """Reason why that server is the publisher."""
+    """Reason why the server `publisherId` is the publisher."""
     published_s: int | None = None
     """The timestamp of the last publication that the log accepted; null before the first one. `handedOverS` shows
     if a router accepted it."""

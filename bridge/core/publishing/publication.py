@@ -4,7 +4,7 @@
                        (`_complete`), after `gather_ms` at the latest
     take over          immediately, if another server published last
     again              immediately, if this process has not handed over the last accepted publication
-    change             once the content differs, but not sooner than `change_ms` after the last one: changes coalesce
+    change             once the content differs, but at least `change_ms` after the last publication: changes coalesce
     forced             an operator requests it; as for a change, because a router would refuse a structure sooner
     overtake           as for a change, if a server has published a later timestamp without a quorum (`without_quorum`)
     refresh            after `refresh_ms` ± 10 %; the jitter is a hash of the last publication, so it is not stored
