@@ -47,7 +47,7 @@ class Declaration:
     source: str
     """Origin of the value if a router reports it."""
     kinds: tuple[str, str, str]
-    """Origin of the value by kind of router: file, Java, i2pd."""
+    """Origin by kind of router (file, Java, i2pd): `yes` (the router), `newer` (its newer versions), `host` or `no`."""
     column: str = ""
     """Name in the tables of the pipeline, if it differs from the name of the field."""
     of_proposal: bool = False

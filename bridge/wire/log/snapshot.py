@@ -1,6 +1,6 @@
 """The farm's state machine as bytes, for a Raft snapshot, and back.
 
-A sequence of MessagePack documents, each after its length (4 bytes, big-endian). The first is the state. The changes of
+The bytes are MessagePack documents, each after its length (4 bytes, big-endian). The first is the state. The changes of
 log time and the indexes of configurations follow, a few thousand per document. So these documents stay small in an old
 farm, too. Raft's snapshot has its own checksums; bytes that do not decode were written by another version.
 
