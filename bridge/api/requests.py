@@ -107,7 +107,7 @@ class QueryRequest(RequestBody, frozen=True):
 
 
 class ExclusionOrder(RequestBody, frozen=True):
-    """Exclude a leaf from all structures, or admit it again."""
+    """Exclude a leaf from all structures, or include it again."""
 
     hash: str
     """The `.b32.i2p` address of the leaf (the entry in the log has its hash)."""
@@ -164,7 +164,7 @@ class CommandRequest(RequestBody, frozen=True):
     """One command of an operator: exactly one of these keys."""
 
     exclusion: ExclusionOrder | UnsetType = UNSET
-    """Exclude a leaf from all structures, or admit it again."""
+    """Exclude a leaf from all structures, or include it again."""
     cost: CostOrder | UnsetType = UNSET
     """Multiply the cost of a leaf."""
     force: ForceOrder | UnsetType = UNSET

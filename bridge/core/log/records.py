@@ -222,7 +222,7 @@ class Level(Struct, frozen=True):
 
 
 class Exclusion(Struct, frozen=True):
-    """The leaf with this hash (base32, as in its address) is excluded from all structures, or admitted again."""
+    """The leaf with this hash (base32, as in its address) is excluded from all structures, or included again."""
 
     leaf_hash: Annotated[str, Json(HashText, "hash")]
     excluded: bool

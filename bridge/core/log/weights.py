@@ -1,6 +1,6 @@
 """Weights on the reported loads of leaves: exclusions and factors by operators, factors by the pipeline.
 
-    exclusion   operator    the leaf is in no structure, healthy or not, until it is admitted again
+    exclusion   operator    the leaf is in no structure, healthy or not, until it is included again
     cost        operator    factor 0.1 … 10 on the leaf's cost, until the next one
     factors     pipeline    factor 0.5 … 2, made from the history of the log up to `throughIndex`
 
@@ -78,7 +78,7 @@ class Weights(Struct, frozen=True):
 
 
 class ExclusionChanged(Struct, frozen=True):
-    """A leaf is excluded, or admitted again."""
+    """A leaf is excluded, or included again."""
 
     leaf_hash: str
     excluded: bool

@@ -274,7 +274,7 @@ class KafkaClients(Struct, frozen=True):
         return replace(self, producers={**kept, index: newcomer})
 
     def group(self, name: str, log_time_ms: int) -> NotedOffset | None:
-        """Return the offset that the group has noted; None if the last one is too old."""
+        """Return the last offset that the group has noted; None without one, or if the offset is too old."""
         found = self.groups.get(name)
         return None if found is None or _is_over(found.noted_ms, GROUP_EXPIRY_MS, log_time_ms) else found
 

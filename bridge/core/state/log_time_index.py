@@ -56,7 +56,7 @@ class LogTimeIndex:
             self._turns_back = [place - dropped for place in self._turns_back if place > dropped]
 
     def time_at(self, index: int) -> int | None:
-        """Return log time after the entry at `index`; None if that is too long ago."""
+        """Return log time after the entry at `index`; None if the entry is older than the known moments."""
         place = bisect_right(self.indexes, index) - 1
         return None if place < 0 else self.times_ms[place]
 

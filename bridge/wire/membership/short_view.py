@@ -35,7 +35,7 @@ _ANSWER: Final = re.compile(
     rf" publishers=(?P<publishers>(?:{_MASTER}(?:,{_MASTER})*)?)"
 )
 _IN_ORDER: Final = (MemberStatus.DEAD, MemberStatus.SUSPECT, MemberStatus.LEFT, MemberStatus.ALIVE)
-"""Order of the statuses in an answer with too little space: the members of the last ones are left out."""
+"""Order of the statuses in an answer with too little space: members with the last statuses are left out."""
 
 
 class ShortViewError(ValueError):
