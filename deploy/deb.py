@@ -4,7 +4,7 @@
     usr/bin/garlicfarm           a link to its command
     lib/systemd/system           the service; usr/lib/systemd/user has the client's, for users
     etc/garlicfarm/node.toml     the configuration, with every setting; a conffile
-    usr/share/garlicfarm         alerts for Prometheus and a dashboard for Grafana, from the wheel
+    usr/share/garlicfarm         alerts for Prometheus and dashboards for Grafana, from the wheel
     usr/share/…                  manual pages, completions, changelog, licenses
 
 The package's scripts compile the modules when it is configured, and remove the compiled files before it is removed. The
@@ -184,7 +184,7 @@ def main() -> int:
         "--dist", type=Path, default=ROOT / "dist", help="directory of the wheel and of the new package"
     )
     parser.add_argument("--python", default="3.11", help="the Python of the release (default: 3.11, Debian 12)")
-    parser.add_argument("--arch", default=own_architecture(), help="amd64, arm64 or armhf (default: this machine's)")
+    parser.add_argument("--arch", default=own_architecture(), help="amd64 or arm64 (default: this machine's)")
     options = parser.parse_args()
     try:
         package = build(supported_target(options.python, options.arch), options.dist)
