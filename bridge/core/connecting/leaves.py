@@ -9,9 +9,9 @@
 
 The cheapest leaves come first, drawn at random by weight. The more expensive leaves follow in order of cost, then
 suspect leaves, then failed leaves. Among failed leaves, three facts decide in this order: no failure in the last 5 s,
-fewer failures in a row, a more recent byte. For 20 s after a missing reply, leaves that have sent a byte since that
-request come before all others. The farm changes a published cost only by at least 10, so all costs below 10 have the
-same weight. With a weight of 1 / cost, all clients would use the same idle leaf.
+fewer failures in a row, a more recent byte. For 20 s after a missing reply, leaves that have sent a byte since the
+unanswered request come before all others. The farm changes a published cost only by at least 10, so all costs below 10
+have the same weight. With a weight of 1 / cost, all clients would use the same idle leaf.
 
 After its first failure, a leaf counts as failed until it sends a byte, for at most 40 s. If the router did not open a
 stream, the limit is 10 s: the first look-up of a lease set may take long. Each further failure without a byte doubles

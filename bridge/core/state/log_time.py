@@ -6,7 +6,7 @@ time since then. The *majority time* is the time that a majority of the voters' 
 odd number of voters).
 
     the leader writes     its estimate of the majority time, within the limit of the log; the paced time if no majority
-                          has reported recently. Its own clock counts only as one voter's
+                          has reported recently. The leader's own clock counts as the clock of one voter
     it writes again       immediately if a majority's reports allow a step of more than `STEP_MS`. So after a long
                           outage of the farm log time does not wait for the next period
     every server judges   its own clock and the others' by the majority time (`ClockJudgment`)

@@ -15,7 +15,7 @@ for a full table. docs/explanation/state.md ("Tables") explains the shares of au
 `skipped` has the indexes of copies, and of other entries not applied under their reqid: a reader by ØMQ Raft gets a
 checkpoint instead. Each snapshot contains this list, so it is bounded: at least the newest `SKIPPED_MAX` / 2 indexes
 are kept. The constants and `second_of` repeat a few lines of `consensus.protocols.zmq_raft`, so that this core does not
-import its frames.
+import that package.
 """
 
 from array import array

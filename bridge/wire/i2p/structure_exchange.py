@@ -10,7 +10,8 @@ so a directory does not reveal which addresses one farm serves. The request has 
 side of the stream open until it has the reply, because routers drop bytes that arrive on a half-closed SAM stream. A
 receiver reads in parts: `reply_bytes_missing` returns the size of the next part.
 
-Both sides judge structures alike (`verified_structure`): a directory does not return a structure that clients refuse.
+Both sides check structures with `verified_structure`, and a client allows a larger clock difference than a directory.
+So a directory does not return a structure whose signature or times clients refuse.
 """
 
 from enum import IntEnum
