@@ -10,8 +10,8 @@
 The cheapest leaves come first, drawn at random by weight. The more expensive leaves follow in order of cost, then
 suspect leaves, then failed leaves. Among failed leaves, three facts decide in this order: no failure in the last 5 s,
 fewer failures in a row, a more recent byte. For 20 s after a missing reply, leaves that have sent a byte since the
-unanswered request come before all others. The farm changes a published cost only by at least 10, so all costs below 10
-have the same weight. With a weight of 1 / cost, all clients would use the same idle leaf.
+unanswered request come before all others. A leaf's load changes the published cost only in steps of at least 10, so all
+costs below 10 have the same weight. With a weight of 1 / cost, all clients would use the same idle leaf.
 
 After its first failure, a leaf counts as failed until it sends a byte, for at most 40 s. If the router did not open a
 stream, the limit is 10 s: the first look-up of a lease set may take long. Each further failure without a byte doubles
@@ -31,7 +31,7 @@ from bridge.core.connecting.reply_times import NetworkDoubt, ReplyTimes
 from bridge.core.connecting.structures import ListedLeaf
 
 LEAST_WEIGHED_COST: Final = 10
-"""The least change of a published cost (docs/reference/publishing-rules.md)."""
+"""The least change of a published cost by the load of a leaf (docs/reference/publishing-rules.md)."""
 CHEAPEST_FACTOR: Final = 4
 UNHEALTHY_ABOVE: Final = 100
 FAILURE_COUNTS_S: Final = 40.0
