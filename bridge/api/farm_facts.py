@@ -264,7 +264,7 @@ class FarmFacts:
         return min(sum(each not in lost for each in voters) - (len(voters) // 2 + 1) for voters in majorities)
 
     def _losable(self) -> tuple[int, str]:
-        """Return the number of servers that may fail, and as text the limit below the quorum's margin, if any."""
+        """Return the number of servers that may fail, and the text of a limit other than the quorum, if any."""
         can_lose, limit = max(0, self.margin), ""
         for names, what in self.needed():
             if len(names) - 1 < can_lose:

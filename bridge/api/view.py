@@ -646,7 +646,7 @@ class ProcessView(Struct, frozen=True):
     pid: int | None
     running: bool
     detail: str
-    """Exit of the process; empty while it runs."""
+    """Text about the end of the process; empty while it runs."""
     view: FarmView | None = None
 
 
