@@ -6,7 +6,7 @@ docs/explanation/publishing.md explains the choice of publishers and leaves, doc
 An entry has an effect only if its author may write it and writes it for the first time
 (`bridge.core.membership.authors`). `bridge.wire` has already verified the author's signature. Any other entry stays in
 the log and is only counted and reported. An entry of a kind above the farm's level does not have an effect either.
-Otherwise servers of different versions would compute different states, because an older version treats it as foreign.
+An older version treats the entry as foreign, so servers of different versions would compute different states.
 
 Three tables recognize repeated submissions: sessions (`consensus.sessions`), the reqids of ØMQ Raft
 (`bridge.core.state.reqids`), and the producers of Kafka (`bridge.core.state.kafka_clients`). An entry of a producer

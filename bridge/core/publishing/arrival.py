@@ -49,7 +49,7 @@ class LookUp(Struct, frozen=True):
 
 
 class _Expectation(Struct, frozen=True):
-    """The last hand-over of a master in the reports, and the log time since which no look-up has confirmed one."""
+    """The last hand-over of a master in the reports, and the log time since which no look-up found a structure."""
 
     last: StructureHandOver
     since_ms: int

@@ -5,7 +5,7 @@
     public_key = "…"            Z85, 40 characters; an operator lists it (`zmq.keys`), or gives it to clients
     secret_key = "…"            Z85
 
-A key pair is one of X25519 (RFC 7748), as in CurveZMQ (ZeroMQ's RFC 26). Z85 (ZeroMQ's RFC 32) writes 4 bytes as 5
+The keys are an X25519 pair (RFC 7748), as in CurveZMQ (ZeroMQ's RFC 26). Z85 (ZeroMQ's RFC 32) writes 4 bytes as 5
 characters, the most significant first. Z85 uses the character `#`, so a list of keys may have comments only on separate
 lines.
 """
