@@ -145,9 +145,7 @@ _PAGE: Final = {"from": 1, "limit": PAGE_DEFAULT, "wait": 0}
 # -- the farm, its log, the node ---------------------------------------------------------------------------------------
 
 VIEW: Final = _get("/v1/view", FarmView, "the node's whole view of the farm")
-CLUSTER: Final = _get(
-    "/v1/cluster", ClusterAnswer, "the leader, its address, the voters, as this node knows them"
-)
+CLUSTER: Final = _get("/v1/cluster", ClusterAnswer, "the leader, its address, the voters, as this node knows them")
 HISTORY: Final = _get(
     "/v1/history",
     HistoryAnswer,
