@@ -83,7 +83,7 @@ class UpdateQueue:
             del self._levels[queued.sent][node_id]
 
     def drop_known(self, peers: AbstractSet[NodeId]) -> None:
-        """Drop the update that the only peer is alive: it is not sent to its subject, so it would stay queued."""
+        """With one peer, drop the update that this peer is alive: no other peer would receive it, so it would stay."""
         if len(peers) == 1:
             (only,) = peers
             if only in self.queued and self.queued[only].is_alive:

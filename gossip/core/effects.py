@@ -18,7 +18,7 @@ from gossip.core.options import SwimOptions
 class Send(Struct, frozen=True, gc=False):
     """Send a datagram. It may be lost: the protocol retries.
 
-    The seal binds the datagram to `recipient`. None: to the node at this address.
+    The seal binds the datagram to `recipient`. None: any node of the farm can open it.
     """
 
     target: Address
@@ -77,7 +77,7 @@ class QueryReceived(Struct, frozen=True):
 
 
 class QueryAnswered(Struct, frozen=True):
-    """A member replied to our query `ticket`; each member does so once."""
+    """A member replied to our query `ticket`. Emitted once per member."""
 
     ticket: int
     responder: NodeId
@@ -207,7 +207,7 @@ class Context:
         """The source and the requester of the current ping; replies to an unproved one of them are limited in size."""
 
     def send(self, target: Address, message: Message, recipient: NodeId | None, boxed_for: bytes = b"") -> None:
-        """Send a message and count it. Without a recipient it is for the node at the address."""
+        """Send a message and count it. Without a recipient, any node of the farm can open it."""
         self.sent[type(message).__name__] += 1
         is_limited = target in self.unproved_sources and (target.host, target.port) not in self.members.proved
         self.effects.append(Send(target, message, recipient, boxed_for, is_limited))

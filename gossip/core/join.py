@@ -5,14 +5,15 @@ rewiring of a full overlay after a partition.
 
 *The joiner* retries seeds from an operator without end, since a whole site may return after hours. It drops hints from
 broadcasts, and former addresses of a seed's name, after a few failures. A node with fewer peers than its capacity also
-looks for more in its own directory. So a small group becomes a full mesh, and an overlay is repaired. Retries back off
-exponentially with jitter: a hundred nodes that lost the same seed must not return to it at the same time. If a search
-finds only members at capacity, the search slows down in the same way. This happens if the group's only vacancy is at
-this node.
+looks for more in its own directory. So a small group becomes a full mesh, and members of a large one replace lost
+links. Retries back off exponentially with jitter: a hundred nodes that lost the same seed must not return to it at the
+same time. A search also slows down if it finds only members at capacity, for example when the group's only vacancy is
+at this node.
 
-*The receiver* stores data of a joiner only after the joiner returns a token. If all known members are full, the
-receiver splits a link for a joiner with two vacancies. The precedence rule forbids some joiners at first: those
-recorded as dead, with a later incarnation, or with the same incarnation at a different address.
+*The receiver* stores data of a joiner only after the joiner returns a token. If neither the receiver nor any known
+member has room, the receiver splits a link for a joiner with two vacancies: both ends of the link then link to the
+joiner. The receiver drops a JoinReq that loses against its record of the joiner: one as dead or departed, with a later
+incarnation, or at another address. It pings the joiner with this record, so that the joiner refutes it.
 """
 
 from collections import deque
@@ -34,7 +35,7 @@ from gossip.core.updates import Updates
 _HINT_FAILURES: Final = 5
 _HINTS_PER_SECOND: Final = 1
 _HINTS_BURST: Final = 8
-"""Limit of joins by hints. The address in a broadcast is unproved, and each hint sends it up to `join_tries` JoinReqs.
+"""Limit of joins by hints. The address in a broadcast is unproved, and each join sends it up to `join_tries` JoinReqs.
 """
 _ALARM_FAILURES: Final = 3
 _ALONE_PERIODS: Final = 10
@@ -114,7 +115,7 @@ class Joiner:
         """The senders with an unknown key that get a JoinReq next."""
         self._joins_of_unreadable = TokenBucket(_UNREADABLE_JOINS_PER_SECOND, _UNREADABLE_JOINS_BURST)
         self._unreadable_until: int | None = None
-        """The end of the alarm about such senders; None without an alarm."""
+        """The end of the alarm about senders with an unknown key; None without an alarm."""
         self._rewirings = TokenBucket(1, 1)
         self._hints = TokenBucket(_HINTS_PER_SECOND, _HINTS_BURST)
         self._link_naks = TokenBucket(options.join_rate_per_second, options.join_burst)
@@ -194,8 +195,8 @@ class Joiner:
         """Handle a datagram of this farm sealed with a key that this node lacks.
 
         A node without peers may have the wrong key. If its key is retired, a member reports that in reply to a JoinReq.
-        A datagram with a key that the farm never had stays unanswered, so the alarm is raised here. The label is in
-        clear, so the datagram may be forged: it causes one JoinReq at most, and few senders are recorded.
+        If the farm never had its key, no member replies, so this method raises the alarm. The label is in clear, so the
+        datagram may be forged: it causes one JoinReq at most, and few senders are recorded.
         """
         if len(self._members.links) > 0:
             return
@@ -510,7 +511,7 @@ class Joiner:
         return has_secret or self._prober.is_number_of_recent_ping(proof, peer.node_id)
 
     def rewire(self, node_id: NodeId) -> None:
-        """With some probability, join a member that is alive again, and make two peers link to each other instead."""
+        """If this node is full, join a revived member with some probability; two peers then link to each other."""
         members, entry = self._members, self._members.get(node_id)
         if entry is None or members.has_room or node_id in members.links or not entry.is_live:
             return
@@ -532,7 +533,7 @@ def _secret_in(token: bytes) -> bytes:
 
 
 def _split_off(peer: MemberRecord, partner: MemberRecord) -> JoinRedirect:
-    """Return the notice that ends the link with a peer. It has the link's secret, or the number of the peer's ping."""
+    """Return the notice that ends a peer's link. The notice has the link's secret, or the number of the peer's ping."""
     number = b"" if peer.last_ping is None else peer.last_ping.to_bytes(NUMBER_BYTES)
     generation = peer.info.incarnation.generation
     return JoinRedirect((partner.address,), DOMAIN, RefusalCode.EDGE_SPLIT, peer.link_secret or number, generation)
@@ -611,7 +612,7 @@ class Admission:
             return
         entry.peer_count = request.peer_count
         if source == entry.address:
-            # Without a proof the sender may be another key holder with the member's description.
+            # At another address, the sender may be another key holder that sends the member's description.
             entry.link_secret = _secret_in(request.token)
         if entry.node_id in self._members.links or self._members.link(entry):
             self._welcome(source, entry)

@@ -7,10 +7,10 @@
 docs/explanation/gossip.md ("Keys") explains why keyrings merge, and why eras do not. docs/reference/gossip-protocol.md
 ("A full keyring") has the rules for the entries that a merge drops: they must not depend on the order of merges.
 
-`rekeyed` begins an era. A KeyringUpdate never begins an era (`keyring_exchange`): the application decides which source
-of an era it accepts. The author of an era chooses its time of use, and `rekeyed` replaces a time out of range. This
-does no harm: members are excluded by the number of the era and not by its time, and keyrings with different times
-merge.
+`rekeyed` begins an era: it replaces all keys, to exclude a member. A KeyringUpdate never begins an era
+(`keyring_exchange`): the application decides which source of an era it accepts. The author of an era chooses its time
+of use, and `rekeyed` replaces a time out of range. Any time is safe: the number of the era excludes members, not its
+time, and keyrings with different times merge.
 
 Members refuse an unsound keyring. A node repairs times out of range in its stored keyring, and refuses to load a
 keyring with other faults. So each change here returns a sound keyring or raises `KeyringError`. At the end of the scale
@@ -41,7 +41,7 @@ CLOCK_LIMIT: Final = 1 << 53
 ERA_CLOCK_LIMIT: Final = CLOCK_LIMIT // 2
 """The latest beginning of an era if the time of day is not known: half of the scale remains for changes."""
 HEAD_START: Final = 1 << 32
-"""Minimum of the bound. A machine whose time of day is still 1970 accepts the clock of any group without forgeries."""
+"""Minimum of a `ClockBound`. Even with a time of day in 1970, a machine accepts any clock that only changes raised."""
 TICKS_PER_MS: Final = 1 << 10
 
 
@@ -217,7 +217,7 @@ class Keyring:
             return self
         now = self._next_time()
         dated = self.dated
-        if self.primary not in {each.key for each in dated}:  # others still seal with it: it continues to open
+        if self.primary not in {each.key for each in dated}:  # other members still seal with it, so it must open
             dated = _with_room((*dated, DatedKey(now, self.primary)), key)
         return self._with(dated, key, now)
 
@@ -272,7 +272,7 @@ class Keyring:
 
     @property
     def dated(self) -> tuple[DatedKey, ...]:
-        """All entries except a primary that is older than the others."""
+        """The entries with a date. Only a primary that is older than the others may lack one (`since` is 0)."""
         return tuple(each for each in self.keys if each.since)
 
     def _with(self, dated: tuple[DatedKey, ...], primary: bytes, used_at: int) -> "Keyring":
@@ -290,7 +290,7 @@ class Keyring:
 
 
 def _with_room(dated: tuple[DatedKey, ...], primary: bytes) -> tuple[DatedKey, ...]:
-    """If there are too many keys, drop the oldest retired one, and date all older keys directly after it."""
+    """If there are too many keys, drop the oldest retired (or else the oldest), and date older keys just after it."""
     if len(dated) <= DATED_LIMIT:
         return dated
     victim = min((each for each in dated if each.retired and each.key != primary), default=min(dated))

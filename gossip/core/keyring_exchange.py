@@ -1,17 +1,18 @@
 """The distribution of changed keys to every member: sent to all peers immediately, then compared on every ping.
 
     changed here ──KeyringUpdate──▶ each peer ──(changed there)──▶ its peers ...        a flood, once per change
-    direct pings and acks carry its digest   if two digests differ, both nodes send their keyring, at a bounded rate
+    direct pings and acks carry a digest     if two digests differ, both nodes send their keyring, at a bounded rate
 
 The flood is quick but may miss a member; the digests reveal this within a few periods. After this node has begun to
-seal with the new key, the missed member cannot read its datagrams. The missed member seals with a key that is open
-here, but no longer primary. So this node detects it, and replies with the keyring, sealed with that older key.
+seal with the new key, the missed member cannot read this node's datagrams. This node can still read that member's: they
+are sealed with a key that is open here, but no longer primary. So this node replies with its keyring, sealed with that
+older key.
 
 *Split keyrings.* A node that sends different keys to two members could make them unable to read each other's datagrams.
 So a keyring is merged only if at least one open key stays open. After several such steps two members may still lack a
-common key. Then each of the two replies to an unreadable datagram from the other's address with its keyring, in a box
-for the other's identity (`gossip.wire.box`). Keyrings merge to the same result in any order, so both end with the same
-keyring.
+common key. A member that cannot read a datagram from another member's address then sends its keyring there, in a box
+for that member's identity (`gossip.wire.box`). Keyrings merge to the same result in any order, so both end with the
+same keyring.
 
 A keyring that begins an era is used first and sent afterwards, under its own key: a member without that key must not
 read it. A keyring of another era is never taken from a KeyringUpdate. A keyring whose clock is beyond the clock bound

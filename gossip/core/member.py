@@ -39,10 +39,7 @@ INCARNATION_LIMIT: Final = 1 << 53
 """Generations and numbers from here on are refused: at the end of the scale a false update cannot be refuted."""
 
 LAST_GENERATION: Final = INCARNATION_LIMIT - 2
-"""The last generation that a node begins or stores.
-
-Its peers accept one more, so that a claim about this one can be refuted.
-"""
+"""The last generation that a node begins or stores. The node does not refute claims of this or a later generation."""
 GENERATION_STEP_LIMIT: Final = 1 << 24
 """The maximum advance of a claimed generation over the last generation that its subject signed.
 

@@ -48,8 +48,8 @@ class MemberRecord(Struct, eq=False, gc=False):
     proved_before: Address | None = None
     """The previous proved address.
 
-    If the identity runs twice, the newer address may belong to the second instance. The first instance learns of the
-    second by updates, so it must still receive them.
+    If the identity runs twice, the newer address may belong to the second instance. The first instance must still
+    receive updates, because they reveal the second one.
     """
     equivocates: bool = False
     """True if the member signed two different descriptions of one incarnation."""

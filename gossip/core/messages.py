@@ -7,8 +7,8 @@
     added      QueryReply (a reply to an application's query), KeyringUpdate (the farm's keyring)
 
 `seq` pairs a response with its request, as in the RFC's example. A relayed ping carries `requester`, the address to
-which the target answers directly. In a response, `source_id` is the requester of the ping and `target_id` the answering
-node, as the RFC defines them.
+which the target answers directly. In a response, `source_id` is the node that began the ping, and `target_id` the
+answering node, as the RFC defines them.
 
 Replies to a join, and messages that end or begin a link, carry the generation of their receiver
 (`receiver_generation`). So a recorded message cannot be replayed to the same node after its restart.
@@ -45,7 +45,7 @@ class RefusalCode(IntEnum):
     LINK_REJECTED = 7117
     """The receiver treats the sender as its peer, but the sender does not: a link must be symmetrical."""
     EDGE_SPLIT = 7118
-    """Sent to a peer whose link is given to a newcomer: join the newcomer at the address of the JoinRedirect."""
+    """Sent to a peer whose link ends: join the node at the address of the JoinRedirect instead."""
     KEY_RETIRED = 7119
     """The JoinReq was sealed with a retired key: get the current farm key."""
     POLICY_FAILED = 7120
@@ -62,8 +62,8 @@ class VerdictUpdate(Struct, frozen=True, gc=False):
     """A node's verdict (suspect, dead) about a member, or the departure (left) that the member itself announced.
 
     `accuser` is the author of the verdict: independent confirmations shorten a suspicion. For LEFT it is the member,
-    and `proof` is its signature over leaving in this incarnation. The proof is sent with the update, and nodes do not
-    accept the update without it. The wire makes and checks it; a core receives only proved departures.
+    and `proof` is the member's signature over its departure in this incarnation. The wire makes and checks the proof; a
+    core receives only proved departures.
     """
 
     node_id: NodeId
@@ -85,7 +85,7 @@ class UserMessageId(Struct, frozen=True, order=True, gc=False):
 
 
 class UserEvent(Struct, frozen=True, gc=False):
-    """An application's message to every member (the RFC's Broadcast is presence)."""
+    """An application's message to every member. (The RFC's Broadcast only announces presence.)"""
 
     message_id: UserMessageId
     name: str
@@ -121,7 +121,7 @@ class Payload(Struct, frozen=True, gc=False):
 
 
 class JoinReq(Struct, frozen=True, gc=False):
-    """A request to become a peer of the receiver. The first has an empty `token`, the next the token from the nak.
+    """A request to become a peer of the receiver. The first has an empty `token`, the next one the JoinNak's token.
 
     `peer_count` is the number of peers of the source. A receiver in a full overlay splits one of its links only for a
     source that can use both ends. Without this count, two members with one vacancy each would split links endlessly.
@@ -145,7 +145,7 @@ class JoinNak(Struct, frozen=True, gc=False):
 
 
 class JoinRedirect(Struct, frozen=True, gc=False):
-    """The receiver is at capacity: the joiner should try `addresses` instead."""
+    """Sends a joiner at a full node, or a peer whose link ends, to `addresses`."""
 
     addresses: tuple[Address, ...]
     domain: str
@@ -269,13 +269,13 @@ class DropReason(CountedDrop):
     )
     DIRECTORY_FULL = "directory-full", "joins at this node while its list of members is full"
     FORGED_LEFT = "forged-left", "reports that a member has left, without its signature"
-    FORMER_LIFE = "former-life", "answers to this node before its restart"
+    FORMER_LIFE = "former-life", "answers to join requests that this node sent before its restart"
     KEYRING_WOULD_SPLIT = (
         "keyring-would-split",
         "keyrings without a common key: this node could not read the other members any more",
     )
     LEAVING = "leaving", "joins at this node while it leaves"
-    MAINTENANCE = "maintenance", "joins at this node in maintenance"
+    MAINTENANCE = "maintenance", "joins at this node while it is in maintenance"
     NOT_THE_TARGET = "not-the-target", "messages for another member"
     OTHER_ERA = "other-era", "keyrings of another era of the group's keys"
     OWN_MESSAGE = "own-message", "messages of this node that it receives itself"
@@ -284,7 +284,7 @@ class DropReason(CountedDrop):
     RELAY_REPEATED = "relay-repeated", "probes that this node has relayed before"
     RELAY_TABLE_FULL = "relay-table-full", "probes above the limit of relayed probes"
     SEEDS_FULL = "seeds-full", "addresses of members above the limit of addresses to try"
-    STALE_JOIN = "stale-join", "joins of a node with a newer description at this node"
+    STALE_JOIN = "stale-join", "joins at this node with an outdated description of the joiner"
     UNKNOWN_SUBJECT = "unknown-subject", "verdicts on an unknown member"
     UNMATCHED_RESPONSE = "unmatched-response", "responses without a pending probe, or too late"
     UNSOLICITED = "unsolicited", "answers without a pending request"

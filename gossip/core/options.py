@@ -1,15 +1,15 @@
 """Every option of the gossip core, with three presets, and the token bucket that enforces rates.
 
-`lan()` has the timing of memberlist. `loopback()` is for farms on one machine, which do not need a detection time of
-seconds. `for_overlay()` is for groups far larger than a directory: `overlay` replaces updates by each member's own
-observations (docs/reference/simulation.md, "Groups larger than a directory").
+`lan()` has the timing of memberlist. `loopback()` is for farms on one machine, with shorter periods and timeouts.
+`for_overlay()` is for groups far larger than a directory: `overlay` replaces updates by each member's own observations
+(docs/reference/simulation.md, "Groups larger than a directory").
 
 An option is here if an operator may have a reason to change it. Bounds on tables are options too, because an edge box
 and a rack differ in memory. Lifeguard's parts are options, so that each of them can be measured separately, and
 switched off for the whole group. docs/reference/gossip-experiments.md has the option and the effect of each.
 
-`first_hand_verdicts` is for groups with partly untrusted key holders. Verdicts from others only cause a probe of the
-member, and do not change this node's view (`gossip.core.updates`).
+`first_hand_verdicts` is for groups with partly untrusted key holders. Verdicts from others do not make an alive member
+suspect or dead, and only cause a probe of the member (`gossip.core.updates`).
 """
 
 from typing import Final, Self

@@ -2,15 +2,15 @@
 
     0 ─────────── timeout ──────────────────────────────── period
     ping the next  no ack: k helpers ping it as well       still no ack: the target is suspect
-    of the rotation (ttl, relay)                           (missing nacks count against this node itself)
+    of the rotation (ttl, relay)                           (missing nacks of helpers count against this node)
 
 docs/explanation/gossip.md ("Probing") describes the round. docs/reference/gossip-protocol.md describes the relay of a
 ping ("Relay"). Its section "Decisions" describes the pings to members that are not peers: scrubs, and pings to dead and
 departed members.
 
 A node begins one round per period. With the option `first_hand_verdicts`, it also begins a round for a member that
-another node reports as suspect or dead. The local health multiplier lengthens period and timeout. In the rounds of the
-periods, a node probes its peers in rotation (SWIM paper, section 4.3). The rotation contains each peer once per pass,
+another node reports as suspect or dead. The local health multiplier lengthens period and timeout. In the periodic
+rounds, a node probes its peers in rotation (SWIM paper, section 4.3). The rotation contains each peer once per pass,
 so a failed peer is found within two passes. A random choice in each round would not limit this time. A new peer enters
 the rotation at a random place, and the node shuffles the order after each pass. So members do not probe in a common
 rhythm. With the option `overlay`, a node does not use the rotation: it probes the alive peer whose last message is the
@@ -43,8 +43,8 @@ _NONCE_BITS: Final = 64
 ack, so it must never have signed the number before."""
 _SEQ_BITS: Final = 32
 NUMBER_BYTES: Final = 8
-"""Size of a ping's number, in bytes. A message that ends a link has the link's secret or the number of a recent ping
-(`etag`). An unknown node cannot guess them, so the message is from the target of the ping.
+"""Size in bytes of the proof (`etag`) in a message that ends a link: the link's secret, or the number of a recent ping.
+An unknown node cannot guess either.
 """
 
 
@@ -299,8 +299,8 @@ class Prober:
         if not self._options.nacks or not current.helpers_pinged:
             return 1
         if self._options.overlay:
-            # In an overlay, helpers die as frequently as targets, and this node detects a helper's death much later. So
-            # missing nacks count only if all helpers failed to respond.
+            # In an overlay, helpers die as frequently as targets, and this node detects their death late. So missing
+            # nacks count only if all helpers failed to respond.
             return int(len(current.awaited_nacks) == current.helpers_pinged)
         return len(current.awaited_nacks)
 
@@ -360,7 +360,7 @@ class Prober:
         self._updates.doubts.contradict(node_id)
 
     def reconnect(self) -> None:
-        """Ping a lost member if a ping is due."""
+        """Ping a dead or departed member if a ping is due."""
         now, members, options = self._context.now, self._members, self._options
         if now < self._reconnect_at:
             return

@@ -237,8 +237,8 @@ class Swim:
         if ping.target_incarnation != self._local.info.incarnation:
             self._updates.apply_own(ping.target_incarnation, Status.ALIVE)
         is_unlinked = ping.requester is None and ping.source_id not in self._members.links
-        # An unproved source gets at most as many bytes as it sent, perhaps too few for both replies. A peer of an
-        # earlier run first needs the rejection, and then joins this node. With acks alone it would keep the old link.
+        # An unproved source gets at most as many bytes as it sent, perhaps too few for both replies. A peer from before
+        # this node's restart first needs the rejection, and then joins again. With acks alone it would keep its link.
         generation = self._local.info.incarnation.generation
         is_of_earlier_run = 0 < ping.target_incarnation.generation < generation
         if is_unlinked and is_of_earlier_run:

@@ -6,16 +6,17 @@
     left     as dead, but only with the member's own signature           unknown: dropped
 
 docs/explanation/gossip.md ("Spreading", "Verdicts of other members") explains the rules, and the option
-`first_hand_verdicts`. With this option, another node's suspect or dead verdict about a live member only makes this node
-probe the member. An update about a newcomer is passed on only while the directory has room. Otherwise full directories
+`first_hand_verdicts`. With this option, another node's suspect or dead verdict about an alive member only makes this
+node probe the member. An update about a newcomer is passed on only while the directory has room, or full directories
 would send each other the members that they drop, without end. This node refutes updates about itself by raising its own
 incarnation, at a bounded rate. An ack may contradict another node's verdict; in a correct group that happens when
 datagrams are lost. Contradicted verdicts, implausible ones, and refutations beyond their rate are counted together.
 More than `CONTRADICTED_PER_SECOND` raise an alarm, which ends `QUIET_MS` after the last verdict beyond that rate.
 
 *Suspicion.* A suspect has the timeout of the Lifeguard paper (section IV.B) to refute. Each further, independent
-accuser makes it less likely that the first accuser itself was at fault. With fewer than k possible accusers the timeout
-is min. It grows with the logarithm of the group size, because a refutation takes longer to arrive in a large group.
+accuser makes it less likely that the first accuser itself was at fault. With fewer than k possible further accusers the
+timeout is min. Both bounds grow with the logarithm of the group size, because a refutation takes longer to arrive in a
+large group.
 
     timeout = max - (max - min) * log(confirmations + 1) / log(k + 1),   k = multiplier - 2, not below min
 """
@@ -391,7 +392,7 @@ class Updates:
         if incarnation.generation > own.generation or incarnation.number >= INCARNATION_LIMIT // 2:
             local.adopt(incarnation.generation + 1)
             self._context.emit(AdoptGeneration(local.info.incarnation.generation))
-            # From another address it is an identity conflict: the address does not show which instance is older.
+            # A description from another address is an identity conflict: it does not show which instance is older.
             if info is not None and info.address == local.info.address and incarnation.generation > own.generation:
                 self._context.emit(rolled_back(local.node_id, incarnation.generation, own.generation))
         else:

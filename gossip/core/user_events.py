@@ -11,8 +11,8 @@ a floor, so it ignores messages until a join has delivered the group's clock. It
 JoinAck, because such a JoinAck names an earlier generation. A member that receives a message well below its floor sends
 the event `gossip:clock`.
 
-Each payload also carries a sample of the members, which repairs a missed update about a member. A missed user message
-is not repaired, so each one is sent twice as many times as an update.
+Acks also carry a sample of the members, which repairs a missed update about a member. A missed user message is not
+repaired, so each one is sent twice as many times as an update.
 
 User messages are not signed: a holder of the farm's key can send them in any member's name, and can send false claims
 about members. The queue and the record of names are bounded; a full queue drops the most frequently sent message.

@@ -1,9 +1,9 @@
 """The discovery of other nodes: by broadcast in a LAN, and through seeds with names.
 
 *Broadcast.* A node sends its `Broadcast` from its own socket to the broadcast address. It receives other nodes'
-broadcasts on a second socket, which is bound to the broadcast address and shared by all nodes of the machine. On that
-socket, any message other than a Broadcast is dropped. A Broadcast only provides a seed, which the node joins as usual,
-sealed and with a token. Both directions are limited, because a broadcast costs every machine of the LAN.
+broadcasts on a second socket, bound to the broadcast address, which all nodes of the machine can bind. On that socket,
+any message other than a Broadcast is dropped. A Broadcast only provides a seed, which the node joins as usual, sealed
+and with a token. Both directions are limited, because a broadcast costs every machine of the LAN.
 
 *Names.* A seed's name is resolved throughout the run of the node, because names appear late and their addresses change.
 A failed resolution is retried with growing pauses, a successful one is repeated periodically, and only changes are

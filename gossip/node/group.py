@@ -396,7 +396,7 @@ class Group:
             case QueryEnded(ticket):
                 self._queries.end(ticket)
             case AdoptGeneration(generation):
-                # Only the end of the group cancels the write, and not the doorbell.
+                # The shield protects the write from the doorbell, which cancels the owner's scope.
                 with trio.CancelScope(shield=not self._is_ending) as self._adoption:
                     await self._generation.adopt(generation, self._ring.append)
             case UseKeyring(keyring):
@@ -406,7 +406,7 @@ class Group:
                 assert_never(effect)
 
     async def _end_adoption(self) -> None:
-        """At the end of the group, end the wait for a full disk: a node must stop before the disk has space."""
+        """Cancel a waiting write of a generation at the end of the group, so that a node with a full disk can stop."""
         try:
             await trio.sleep_forever()
         finally:

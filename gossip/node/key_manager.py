@@ -30,9 +30,8 @@ from gossip.node.group import Group
 
 _SURVEY_TIMEOUT_S: Final = 2.0
 _CLOCKS_DIFFER_MS: Final = 1_000
-"""The tolerated difference of clocks.
-
-If a forged clock was merged, members accept a further change only when their time of day permits it.
+"""The tolerated difference of members' clocks. Members refuse a keyring whose clock is beyond their time of day, which
+a forged clock may have caused.
 """
 _SURVEYS: Final = 5
 """The maximum number of surveys. Each reply is one datagram, which the network may lose."""
@@ -64,7 +63,7 @@ class ListedKey(Struct, frozen=True):
     state: KeyState
     since: int
     opened_by: tuple[NodeId, ...]
-    """Members that open all datagrams sealed with it, this node included; empty once a removal is everywhere."""
+    """Members that open all datagrams sealed with the key, this node included; empty when all have removed the key."""
     sealed_by: tuple[NodeId, ...]
     """Members that seal with it."""
 
@@ -99,7 +98,7 @@ class KeyManager:
         self.survey_timeout_s = _SURVEY_TIMEOUT_S
 
     async def list(self) -> KeyListing:
-        """Return this node's keys, and the members that agree. Repeat the query while replies are missing."""
+        """Return this node's keys, and the members that agree. Repeat the query up to `_SURVEYS` times for replies."""
         missing, answers = self._living(), {}
         for _ in range(_SURVEYS):
             if not missing:

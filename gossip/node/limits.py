@@ -4,15 +4,15 @@
     AdmissionCheck   the call of the application's `admit`, which isolates its mistakes
     ForeignVersions  the alarm about senders of another version of the protocol
     OtherFarms       the last senders under another farm's key
-    Counters         datagrams in and out, and each drop by its reason: without it, a drop looks like a datagram
-                     that was never sent
+    Counters         datagrams in and out, and drops by reason: an uncounted drop looks like a datagram that was
+                     never sent
 
 *Sources.* In a full table, a new host replaces the least recently used host, and starts with a full bucket. So a flood
 from continuously new (forged) hosts passes the buckets of the hosts, but not the common bucket.
 
-*Admission.* `admit` runs inside a step of the core: its exception would end the member, and a joiner can often cause
-one by its metadata. If a failed check admitted the joiner, a mistake in the check would open the group. So the joiner
-is refused (docs/reference/gossip-library.md).
+*Admission.* `admit` runs inside a step of the core, and a joiner can often cause an exception in it by its metadata.
+If a failed check admitted the joiner, a mistake in the check would open the group. So the joiner is refused
+(docs/reference/gossip-library.md).
 
 *Other farms.* Two farms may share a network, so a datagram under another farm's key does not raise an alarm here. The
 application decides if the listed senders could be its own members.

@@ -1,4 +1,4 @@
-"""The application's requests to its group, kept until the owner of the core handles them; and its query replies.
+"""The application's requests to its group, kept until the owner of the core handles them; and replies to its queries.
 
 A call never waits and never accesses the core, which may be in the middle of a step. It queues its request here and
 rings the doorbell. Metadata and maintenance are slots that keep the last value; changed keyrings are merged into one;
@@ -135,7 +135,7 @@ class Requests:
         self._ring_doorbell()
 
     def take(self) -> tuple[trio.Event, list[Event]]:
-        """Return all requests, in an order that is valid together, and the event to set after their execution."""
+        """Return all requests, in an order that executes each of them, and the event to set after their execution."""
         done, self.done = self.done, trio.Event()
         events: list[Event] = []
         if self._seeds or self._former_seeds:
@@ -158,7 +158,7 @@ def _require_bytes(what: str, value: object) -> None:
 
 
 def _check(request: Request) -> None:
-    """Reject requests that the core would reject: its errors are for its owner, not for the caller."""
+    """Reject requests that the core would reject: the core's errors reach its owner, not the caller."""
     match request:
         case AnswerGiven(_, body):
             _require_bytes("an answer", body)

@@ -290,9 +290,9 @@ class GenerationKeeper:
     @staticmethod
     def _text(generation: int, error: StateError) -> str:
         return (
-            f"{error}. Peers have a record of the previous run of this node, and it must not send anything before"
-            f" generation {generation} is stored: the other nodes report it dead. Free space on that disk; the node"
-            f" tries again automatically, at least every {RETRY_LAST_S:.0f} s"
+            f"{error}. Peers have recorded a later generation of this node, so the node must not send anything before"
+            f" generation {generation} is stored. Until then, the other nodes report it dead. Free space on that disk;"
+            f" the node tries again automatically, at least every {RETRY_LAST_S:.0f} s"
         )
 
 
@@ -325,7 +325,7 @@ def load_keyring(directory: Path, label: bytes) -> Keyring | None:
     if was_repaired:
         LOG.warning(
             "%s, the farm's keys as this node knew them, held a time that no node accepts: the time was replaced, the "
-            "keys are as they were. A member has forged it; when all nodes have started again, replace the keys",
+            "keys are as they were. A member has forged the time; when all nodes have started again, replace the keys",
             directory / KEYS_FILE,
         )
         with suppress(StateError):

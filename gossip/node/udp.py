@@ -28,7 +28,7 @@ _MULTICAST_REQUEST: Final = "@4s4si"
 """Group, local address, number of the interface (ip_mreqn)."""
 _ADDRESSES_REMEMBERED: Final = 4096
 _SO_MEMINFO: Final = 55
-"""Linux 4.12, asm-generic/socket.h (Python lacks a name for it): a socket's memory use, and its drops."""
+"""The option for a socket's memory use and drops: Linux 4.12, asm-generic/socket.h. Python does not name it."""
 _MEMINFO: Final = struct.Struct("@9I")
 _MEMINFO_DROPS: Final = 8
 

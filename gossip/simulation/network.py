@@ -185,7 +185,7 @@ class GossipNetwork(Generic[NodeT]):
                 nak = JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, token_for(target), generation)
                 self.deliver(node, target, nak)
             case _:
-                pass  # only tests observe the others, and datagrams are not sealed here
+                pass  # only tests observe the other effects, and datagrams are not sealed here
 
     def deliver(self, sender: NodeT, target: Address, message: Message) -> None:
         """Put a datagram on the network, which may lose it."""

@@ -9,9 +9,8 @@ errors too. A declared length does not allocate memory: cbor2 reads arrays item 
 at most 64 KiB. No datagram is longer. Floats, negative numbers and simple values pass here; the types of
 `gossip.wire.codec` refuse them.
 
-A received number or length may have a longer encoding than the shortest, which is the only one sent. So the same value
-can have several encodings. Signatures and MACs do not depend on that: they cover the receiver's own encoding of the
-values.
+This module sends only the shortest encoding of a number or length, but accepts longer ones. So a received value can
+have several encodings. Signatures and MACs do not depend on that: they cover the receiver's own encoding of the values.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +23,7 @@ DEPTH_LIMIT: Final = 8
 FALSE, TRUE, NULL = b"\xf4", b"\xf5", b"\xf6"
 _MAJOR_UNSIGNED, _MAJOR_OCTETS, _MAJOR_ARRAY = 0, 2, 4
 _ONE_BYTE: Final = 24
-"""The limit of numbers in the head itself; for others the head holds the number of following bytes, from 1 to 8."""
+"""Smaller numbers are in the head itself; larger ones follow the head in 1, 2, 4 or 8 bytes."""
 _SHORT_NUMBERS, _SHORT_OCTETS, _SHORT_ARRAYS = (
     tuple(bytes((major << 5 | value,)) for value in range(_ONE_BYTE))
     for major in (_MAJOR_UNSIGNED, _MAJOR_OCTETS, _MAJOR_ARRAY)
@@ -82,12 +81,12 @@ _NO_TAGS: Final = _NoTags()
 _PAIR: Final = array_head(2)
 _MARK: Final = token_bytes(8)
 _MARK_BYTES: Final = octets(_MARK)
-"""Bytes that no sender can guess. `cbor2.loads` ignores trailing bytes. So it decodes a pair of the value and these
-bytes: they are the second element only if no bytes follow the value."""
+"""Bytes that no sender can guess. `cbor2.loads` ignores trailing bytes, so `loads` decodes a pair of the value and
+these bytes: they are the second element only if no bytes follow the value."""
 
 
 def dumps(value: Any) -> bytes:
-    """Encode values of these types in the shortest encoding."""
+    """Return the shortest encoding of a value."""
     encoded: bytes = cbor2.dumps(value)
     return encoded
 

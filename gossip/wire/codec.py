@@ -11,7 +11,7 @@ are in docs/reference/gossip-protocol.md ("Messages", "Bodies").
 `DatagramError`. The encoder drops piggybacked gossip (samples, user messages, updates, redirect addresses) if a
 datagram would be too large. A message that still does not fit raises `DatagramError`. The core budgets its gossip too,
 but only the wire has the true size of credentials and addresses. A datagram above the limit would be fragmented, and
-lost as a whole.
+lost with any of its fragments.
 
 `identity.py` decides whether a node really signed its info, and `seal.py` whether the sender has the farm's key.
 """
@@ -101,7 +101,7 @@ class Code(IntEnum):
 
 
 class DatagramError(Exception):
-    """These bytes are not a message, or, while encoding, the message does not fit into a datagram."""
+    """Bytes that are not a message, or a message that cannot be encoded or does not fit into a datagram."""
 
 
 _NodeId = Annotated[NodeId, Meta(min_length=NODE_ID_BYTES, max_length=NODE_ID_BYTES)]

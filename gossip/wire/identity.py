@@ -60,7 +60,7 @@ class SignatureUse(Enum):
 
     PRESENCE = b"garlic farm, gossip 1: present\x00"
     LEAVING = b"garlic farm, gossip 1: leaving\x00"
-    """Signature over a whole info, in the introductions of a group without datagrams."""
+    """Signature over a whole info, for applications that send infos over connections instead of datagrams."""
     DEPARTURE = b"garlic farm, gossip 1: departure\x00"
     """Signature over node id and incarnation alone. Many members pass it on, so it must be short."""
     IDENTITY_CONFLICT = b"garlic farm, gossip 1: twin\x00"

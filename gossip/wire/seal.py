@@ -106,7 +106,7 @@ def derive(key: bytes, salt: bytes, purpose: bytes) -> bytes:
 
 
 class _Window(Struct):
-    """The accepted counters among the last ones of a salt, as bits: bit 0 is `highest`."""
+    """The accepted counters among the last `WINDOW` of a salt, as bits: bit 0 is `highest`."""
 
     highest: int = 0
     taken: int = 0
