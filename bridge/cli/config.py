@@ -2,7 +2,7 @@
 
     config show      the complete settings of a node, with every default
     config export    farm key and shared settings ──▶ one secret file (0600)
-    config import    on each router: bundle + its own settings ──▶ farm.key and node.toml, which `run` reads
+    config import    on each node: bundle + its own settings ──▶ farm.key and node.toml, which `run` reads
     doctor           this machine before a node runs on it: each check is ok, a warning or a problem
 
 With a warning, a node runs, but a part of it fails or will fail soon. With a problem, a node does not start or must not
@@ -164,7 +164,7 @@ def _sign_with(made: dict[str, Any], keys: tuple[Path, ...]) -> None:
         master["signing_key"] = str(path.absolute())
     for master in made.get("master", []):
         if "destination" in master and master.get("publish") == "on":
-            # `publish` would prefer this node, which does not have a key.
+            # "on" would prefer this node as the publisher, but the node does not have a key.
             master["publish"] = "auto"
 
 

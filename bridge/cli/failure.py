@@ -69,7 +69,7 @@ def reasons(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the text of an exception; for an error of the operating system, the file and the fault, no number."""
+    """Return the text of an exception; for an error of the operating system, the file and the fault without number."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         name = os.fsdecode(error.filename)
         hint = _ABOUT_FILES.get(error.errno or 0) or access_advice(Path(name), error)
@@ -110,7 +110,7 @@ def interruptible(state: Callable[[], str] = str) -> Iterator[None]:
 
 @contextmanager
 def failures(*kinds: type[Exception]) -> Iterator[None]:
-    """Turn exceptions of these kinds, also of tasks, into reasons for people; others are bugs with a traceback."""
+    """End the command with the texts of exceptions of these kinds, also from tasks; raise other exceptions."""
     ends: list[str] = []
     try:
         yield

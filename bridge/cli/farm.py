@@ -5,7 +5,7 @@ or inability, every leaf's load, and the weights of operators and of the pipelin
 
 `servers remove` goes through the log. Any node accepts it, and every leader carries it out by the rules of
 docs/how-to/servers.md. The server does not return to the group before `servers restore`. A removed leader transfers
-leadership first. The command waits until the server has left the group, and shows the obstacle if that takes long.
+leadership first. The command waits until the server has left the group; after `--timeout` it fails with the obstacle.
 """
 
 import time

@@ -159,7 +159,7 @@ class _LogPrinter:
             echo(f"More: --from {found[-1].index + 1} (the commit index is {page.commit_index}).", err=True)
 
     async def tail(self, count: int, commit_index: int, *, one_page: bool, linearizable: bool) -> int:
-        """Print the last `count` wanted entries, read from the end backwards; return the next index."""
+        """Print the last `count` selected entries, read from the end backwards; return the next index."""
         if linearizable:
             commit_index = (await self._client.log(1, 0, linearizable=True)).commit_index
         page, found = LogPage(1, commit_index, commit_index, commit_index + 1), deque[LogEntryView]()

@@ -57,7 +57,7 @@ class JsonFormatter(logging.Formatter):
     """A record as an object of JSON (`LogLine`)."""
 
     def __init__(self, node: str) -> None:
-        """Set the name in records without an event; `node` is empty before the name is known."""
+        """Create a formatter. `node` is the name in records without an event; empty before the name is known."""
         super().__init__()
         self._node = node
 

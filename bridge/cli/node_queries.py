@@ -167,7 +167,7 @@ def call_current(node: str | None, route: Route[A]) -> A:
 
 
 def query_current(node: str | None, question: Callable[[ControlClient], Awaitable[T]]) -> T:
-    """Return the node's response, with all changes acknowledged before, also by other nodes.
+    """Return the node's response after it has applied all changes that any node has acknowledged.
 
     A follower applies entries later than the leader. If the leader does not confirm the commit index, a line on
     standard error reports that changes may be missing.
@@ -325,7 +325,7 @@ def find_control_socket(
 def _named_socket(chosen: Path) -> Path:
     try:
         if not chosen.exists() and len(chosen.parts) == 1:
-            # A node's name is the name of its directory if `up` or the service keeps several.
+            # If `up` or the service has several nodes, a node's name is the name of its state directory.
             beside = (LOCAL_FARM_DIRECTORY, default_state_directory(os.environ), SYSTEM_STATE_DIRECTORY)
             return next(
                 (each for place in beside for each in _sockets(place) if each.parent.name == chosen.name), chosen

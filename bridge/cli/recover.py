@@ -338,7 +338,7 @@ def restore(source: Path, state_dir: Path, *, as_json: bool) -> None:
 
 
 def _make(state_dir: Path, founding: Founding) -> None:
-    """Make a directory that only names its farm: identity, generation and storage are made at the start."""
+    """Make a directory that only names its farm: the node makes identity, generation and storage when it starts."""
     try:
         make_state_directory(state_dir)
         # The root of a file system may have its own directory.

@@ -4,8 +4,8 @@
     get     GET /status and GET /metrics                       for `--status`
     tunnel  CONNECT ADDRESS:80, then bytes both ways           for `--stdio`, so that ssh does not wait for a session
 
-Both ends check the other one, as for the control socket of a node (`bridge.node.security.local_trust`): only this user
-and root are trusted.
+Each end checks the user of the other end, as for the control socket of a node (`bridge.node.security.local_trust`):
+only this user and root are trusted.
 """
 
 import os

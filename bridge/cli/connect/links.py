@@ -6,7 +6,7 @@
 
 `name` is the host of `http://shop/` in the HTTP proxy, the word in the status and the label of metrics. `listen` is a
 TCP port that leads to this farm. Empty lines and lines that begin with `#` are ignored. A fault in a line is a
-`LinksError` with its number.
+`LinksError` with the number of the line.
 """
 
 import re

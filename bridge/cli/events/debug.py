@@ -150,7 +150,7 @@ async def _query_into(bundle: _DebugBundle, address: NodeAddress, seconds: int |
 
 
 def _place(bundle: _DebugBundle, view: FarmView) -> str:
-    """Return a folder name for a node: nodes of one name, of two farms, have separate folders."""
+    """Return a folder name for a node: nodes of two farms may have one name, and get separate folders."""
     taken = {name.split("/")[0] for name in bundle.files}
     safe = "".join(each if each.isalnum() or each in "._-" else "_" for each in view.node.name).lstrip(".") or "node"
     return safe if safe not in taken else f"{safe}-{view.node.node_id}"
@@ -207,7 +207,7 @@ async def _debug(bundle: _DebugBundle, client: ControlClient, seconds: int, plac
 
 
 def _folded(answer: DebugAnswer) -> bytes:
-    """Return the profile as programs that draw flame graphs read it: `outer;inner count` on each line."""
+    """Return the profile in the format of flame graph tools: `outer;inner count` on each line."""
     lines = [f"{';'.join(each.frames)} {each.samples}\n" for each in answer.profile.stacks]
     return "".join(lines).encode()
 

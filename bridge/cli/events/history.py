@@ -109,7 +109,7 @@ def _print_strips(found: HistoryAnswer, *, is_fitted: bool) -> None:
         return
     if first_ms - from_ms > found.step_ms:
         echo(f"Nothing is recorded in the {duration(first_ms - from_ms)} before {clock_text(first_ms, dated=True)}.")
-    # The labels decide the width of the strips, and do not depend on it.
+    # The width of the strips depends on the labels, which are the same for one cell.
     lines = [each for each in strips(found, 1) if each.cells]
     label_width = min(LABEL_MAX, terminal_columns() // 3, max(len(printable(each.label)) for each in lines))
     figure_width = min(FIGURE_MAX, max(len(each.figure) for each in lines))
@@ -159,7 +159,7 @@ def _axis(found: HistoryAnswer, width: int) -> str:
     text = before = ""
     for place in places:
         label = clock_text(found.from_ms + length_ms * place // width, dated=True)[shown]
-        # The window of a new node may be shorter than two minutes.
+        # Labels repeat in a short window: a new node may have recorded less than two minutes.
         text = text.ljust(place) + (label if label != before else "")
         before = label
     return text.ljust(width - len("now")) + "now" if len(text) < width - len("now") else text

@@ -58,7 +58,7 @@ class _Printer:
         self._story = EventStory()
 
     def began(self, known: Collection[str]) -> None:
-        """Note one more node, which has had events of these kinds; a kind without events may be a typing error."""
+        """Add the kinds of events of one more node. After the last node, report kinds that none of them has had."""
         self._known.update(known)
         self._unanswered -= 1
         missing = [each for each in self._kinds if each not in self._known]
@@ -107,7 +107,7 @@ async def _follow(address: NodeAddress, printer: _Printer, last: int) -> None:
                 if not is_started:
                     is_started = True
                     printer.began(())
-                    last = max(last, 1_000)  # all its events after its start are new
+                    last = max(last, 1_000)  # if the node starts later, all its events are new
                 is_silent = True
                 await trio.sleep(RETRY_INTERVAL_S)
                 continue

@@ -61,5 +61,5 @@ def top(nodes: tuple[str, ...], named: tuple[str, ...], farm_list: Path | None) 
         else:
             trio.run(show_farm, partial(find_nodes, nodes), timeout_s)
     except* KeyboardInterrupt:
-        # Ctrl-C is the other way to quit.
+        # Ctrl-C quits, as q does.
         pass

@@ -1,7 +1,7 @@
 """`garlicfarm invite`: invitations of further machines, made, listed and revoked at a node of the farm.
 
 invite new      a token, shown once      ──▶ on the other machine: garlicfarm join TOKEN
-invite list     uses and ends; never a token
+invite list     uses and end times; never a token
 invite revoke   no further machine can redeem it, and waiting machines are not approved; admitted nodes stay
 """
 

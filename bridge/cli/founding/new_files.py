@@ -7,8 +7,8 @@ The package's configuration exists before its first start, with every setting as
 so that its comments stay.
 
 After a kill or Ctrl-C the operator repeats the same command. Until then, each file is complete or missing. A marker
-with the name of the command exists from the last file until the command ends. If the marker exists, a repeated command
-skips the files and continues. Only one command of a node runs at a time.
+with the name of the command is written before the last file, the farm key, and removed when the command ends. If marker
+and farm key exist, a repeated command skips the files and continues. Only one command of a node runs at a time.
 """
 
 import fcntl
@@ -89,7 +89,7 @@ def _refuse(places: Places, existing: Sequence[Path]) -> None:
 
 
 def _is_unfinished(places: Places) -> bool:
-    """Return True if an earlier `init` or `join` was killed after the configuration, before the farm key."""
+    """Return True if an earlier `init` or `join` was killed after it wrote the configuration, before the farm key."""
     try:
         table = tomllib.loads(places.configuration.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError):
@@ -157,7 +157,7 @@ def own_settings(name: str | None, bind: str | None) -> dict[str, Any]:
 
 
 def check_own_settings(places: Places, settings: Mapping[str, Any]) -> None:
-    """Raise errors of the configuration and of files before a command uses a token that is valid only once.
+    """Raise errors of the configuration and of files before a command uses up a token.
 
     The bundle may permit addresses of the internet; `write_files` checks the settings together with the bundle.
     """

@@ -1,6 +1,7 @@
 """The start of a node whose files are written: by the package's unit, or in the foreground.
 
 the unit of the package, and systemd runs     systemctl enable --now garlicfarm.service
+the unit of the package, without systemd      a line with the command for the node's user
 otherwise                                     `garlicfarm run` in this terminal
 """
 

@@ -5,7 +5,7 @@
     (or: keys import-destination eepPriv.dat master.key)
     keys offline --master master.key --output a.key --output b.key   ──▶   [publishing] signing_key = "a.key"
 
-They run without a node and without a network: the machine with the master key needs neither. Files get mode 0600, and
+The commands run without a node and a network: the machine with the master key needs neither. Files get mode 0600, and
 existing files are never overwritten. No private key is printed. Either all requested keys are made or none, so the
 command can be repeated after an error.
 """
@@ -100,7 +100,7 @@ def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
     required=True,
     multiple=True,
     type=file_path,
-    help="The new signing key file of one router; give it once for each router.",
+    help="The new signing key file of one node; give it once for each node.",
 )
 @click.option(
     "--days",

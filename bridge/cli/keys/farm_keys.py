@@ -405,7 +405,7 @@ def export(file: Path, node: str | None, *, replace: bool, unconfirmed: bool, as
     with failures(FarmKeyError, KeyFileError):
         farm_key = parse_farm_key(text)
         if replace and file.exists():
-            # The unit of the package gives the file to the node's user, and root types the command.
+            # The package's unit makes the node's user the owner of the file, but root may run this command.
             replace_farm_key(file, farm_key, reader=as_reader(node_places(), file))
         else:
             save_farm_key(file, farm_key)

@@ -4,7 +4,7 @@
     --bootstrap-server ─────▶ a farm's listener ── Fetch ─┼▶ offset, epoch, time, kind, key and value
     --directory ────────────▶ one server's files ───────────┘
 
-The quorum may be of Kafka's controllers. Their records are metadata in Kafka's own form, and are printed as bytes.
+The servers may be Kafka's controllers. Their records are metadata in Kafka's own form, and are printed as bytes.
 Control records of the protocol are named: a new leader, the version, the voters.
 
 Servers return committed records. A directory has the records that one server has stored; the newest of them may not be
@@ -103,7 +103,7 @@ class Printer:
         self._as_json = as_json
 
     def take(self, item: "protocol.LogRecord | protocol.LogStart") -> bool:
-        """Print it; return True if it was the last wanted one."""
+        """Print an item; return True if the limit is reached."""
         if not self.count and not self._as_json and isinstance(item, protocol.LogRecord):
             echo(_HEAD, bold=True)
         _print(item, as_json=self._as_json)

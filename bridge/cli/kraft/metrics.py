@@ -41,7 +41,7 @@ TEXTS: Final = {
     "append_records_rate": "Records appended per second by this server; of a leader",
     "poll_idle_ratio_avg": "The idle share of this process's time",
 }
-"""Averages, maxima and rates cover the last 30 to 60 seconds; not a number: nothing was measured."""
+"""Averages, maxima and rates cover the last 30 to 60 seconds; NaN if nothing was measured then."""
 _CONNECTIONS: Final = 8
 _HEAD_BYTES: Final = 16 * 1024
 _REQUEST_S: Final = 10.0

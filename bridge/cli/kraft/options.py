@@ -2,7 +2,7 @@
 
     --bootstrap-controller HOST:PORT,… ──▶ QuorumClient ──▶ some of the servers: the leader is found from any
 
-The words come from Kafka's tools. The decoder of Kafka's messages is an extra, so it is not imported before a
+The options have the names of Kafka's tools. The decoder of Kafka's messages is an extra, so it is not imported before a
 command runs.
 """
 

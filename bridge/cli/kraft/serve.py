@@ -3,8 +3,8 @@
     settings ─▶ open_voter ─▶ one listener: replicas, tools, consumers, producers     [--metrics ─▶ Prometheus]
     SIGTERM ─▶ a leader resigns, so that another one leads soon ─▶ closed ─▶ exit code 0
 
-A second signal ends it without waiting. A listener outside loopback without authentication needs --allow-network: any
-program that reaches it can read and write the log and take part in elections.
+A second signal ends the server without waiting. A listener outside loopback without authentication needs
+--allow-network: any program that reaches the listener can read and write the log and take part in elections.
 """
 
 from collections.abc import Sequence

@@ -364,7 +364,7 @@ def follow(cluster: Cluster, *, first: int | None, as_json: bool) -> None:
 
     @trio.lowlevel.enable_ki_protection
     def show(item: "protocol.LogItem") -> None:
-        # After an interrupt during the flush, the stream would write the line again at the end.
+        # Without the protection, the stream would write the line again after an interrupt during the flush.
         _print_item(item, as_json=as_json)
         sys.stdout.flush()
 
