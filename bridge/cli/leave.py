@@ -2,9 +2,9 @@
 
 After a node has left, the leader removes its server from the Raft group, unless too few voters would remain. If the
 node starts again, it joins under its old Raft id. Before maintenance, a node need not leave: a transfer of leadership
-is enough. The leader delays submissions, brings its successor up to date, and sends it TimeoutNow, so that it campaigns
-immediately. So clients do not wait for an election timeout. On a clean stop, a leader transfers its leadership in the
-same way.
+is enough. The leader delays submissions, brings its successor up to date, and sends TimeoutNow, so that the successor
+campaigns immediately. So clients do not wait for an election timeout. On a clean stop, a leader transfers its
+leadership in the same way.
 
 `withdraw` withdraws the node's promise to create a farm. The node refuses if the farm may already have been created
 with this promise, and the command prints the reason.

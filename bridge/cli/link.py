@@ -77,7 +77,7 @@ def _print_qr_code(whole: FarmLink, columns: int) -> None:
     def width_of(count: int) -> int:
         return len(lines_with(count)[0])
 
-    # More directories need a wider code, and each code needs 0.1 s.
+    # More directories need a wider code. Making a code takes 0.1 s, so the search bisects.
     most = len(whole.directories)
     count = most if width_of(most) <= columns else bisect_right(range(1, most), columns, key=width_of)
     if not count:

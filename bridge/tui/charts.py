@@ -141,7 +141,7 @@ def milliseconds_figure(value: float) -> str:
 def sparkline(values: Sequence[float | None], width: int, *, unicode: bool = True, full: float | None = None) -> str:
     """Return the newest values as a line of blocks; a blank for an unknown value.
 
-    They reach from 0 to `full`, or to the highest of them.
+    The scale is from 0 to `full`, or to the highest of these values.
     """
     blocks = _BLOCKS if unicode else _ASCII_BLOCKS
     shown = list(values)[-width:] if width > 0 else []

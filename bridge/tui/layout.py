@@ -4,7 +4,7 @@ The screen is a list of `Text` lines. Each is cut to the width, and their number
 wraps, or an additional line, would scroll the screen, and the picture would jump.
 
     share(height, wants)      each section gets its minimum, in the order of its importance, then its wanted lines
-    rows(lines, limit)        a section with fewer lines shows the number of omitted ones; the chosen line stays
+    rows(lines, limit)        a cut section shows the number of omitted lines; the chosen line stays
     widened(columns, width)   names get the room that other columns do not need
 """
 

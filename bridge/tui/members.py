@@ -218,7 +218,7 @@ def _leaf_facts(report: ReportView, palette: Palette, *, is_outdated: bool) -> l
 
 
 def _candidate_facts(member: MemberView, farm: FarmView) -> list[Fact]:
-    """Return the part of a member in publishing each master: its score with the parts, and the reason of the choice."""
+    """Return for each master the reason why the member publishes it or not, and the member's score with its parts."""
     facts: list[Fact] = []
     for each in farm.publishing:
         standing = next((one for one in each.standings if one.raft_id == member.raft_id), None)

@@ -8,7 +8,7 @@
 
 From 150 columns on, the farm's pane has two columns: members, publications and charts on the left, the last take-over
 and events on the right. Below that width they are stacked; from 100 columns on, charts come before the events if at
-least eight of these remain. The less important sections give way first.
+least eight lines of events remain. The less important sections give way first.
 """
 
 import shlex
@@ -254,7 +254,7 @@ def _wrapped(text: str, canvas: Canvas) -> list[str]:
 
 
 def _start_again(data: ScreenData, canvas: Canvas) -> list[Text]:
-    """Return an experiment for a local farm: the command that starts the killed node, or the first."""
+    """Return an experiment for a local farm: the command that starts the killed node, or the first node."""
     farm = data.local
     if farm is None:
         return []

@@ -42,7 +42,7 @@ REMEDY = "→ "
 ALARM_LINES, REMEDY_LINES = 2, 8
 """Maximum number of lines for the text of an alarm, and for its remedy."""
 LEAVES_WIDTH = 72
-"""Least width for the end of each entry in the table of leaves; a narrower table needs this room for the health."""
+"""Least width of a table of leaves with the end of each entry; a narrower table needs this room for the health."""
 SMALL_FARM = 5
 """Number of members that stay in sight before publishing and events get more than their least number of lines."""
 PUBLISHER_AND_ENTRY = 4
@@ -80,7 +80,7 @@ def severity_style(severity: Severity, palette: Palette) -> str:
 
 
 def severity_mark(severity: Severity) -> str:
-    """Return the signs before a text, which repeat its color."""
+    """Return the signs before a text, which mean the same as its color."""
     return {Severity.OK: "", Severity.WARNING: "! ", Severity.CRITICAL: "!! "}[severity]
 
 

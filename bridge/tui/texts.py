@@ -168,7 +168,7 @@ def log_pane(state: ViewState, history: History, canvas: Canvas, room: int) -> l
 
 
 def entry_rows(window: Window[EntryLine], canvas: Canvas, room: int) -> int:
-    """Return the number of rows of the table, next to the headings and the chosen entry."""
+    """Return the number of rows that fit between the headings and the text of the chosen entry."""
     return max(1, room - 1 - len(_entry_text(window, canvas, room)))
 
 

@@ -1,7 +1,7 @@
 """The tasks of the live view: query the nodes, read keys, carry out orders, and draw (`top`, and `up`).
 
     query the node that answered last ── no answer ──▶ query the others ── none answers ──▶ show the reason
-    while it does not lead   the lag of the others, from the leader, if that is one of the nodes
+    while that node does not lead ──▶ query the leader, if it is one of the nodes, for the lag of the followers
     events of that node, by long polls ──▶ history ◀── a view each second
     entries of the log, while they are shown
     keys ──▶ `state.update` ──▶ state, orders ──▶ the node ──▶ their results, in the footer
@@ -87,7 +87,7 @@ class Clicks:
     last: tuple[Target, float] | None = None
 
     def is_double(self, target: Target, now_s: float) -> bool:
-        """Note a click; return True if it is the second one of a double click."""
+        """Record a click; return True if it is the second one of a double click."""
         before = self.last
         is_double = before is not None and before[0] == target and now_s - before[1] <= DOUBLE_CLICK_S
         self.last = None if is_double else (target, now_s)

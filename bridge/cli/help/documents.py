@@ -5,9 +5,9 @@
     garlicfarm help upgrade 'made before'   a section of it, by words of its heading
     garlicfarm help node evict              a command, if no document has that name
 
-The documents are stored once in the repository, in docs/. A checkout is read there; the wheel has them inside the
-package, where `setup.py` puts them. Messages name a document by this command, because an operator who installed a
-package does not have docs/.
+The documents are stored once in the repository, in docs/. In a checkout, the command reads them there; the wheel has
+them inside the package, where `setup.py` puts them. Messages name a document by this command, because an operator who
+installed a package does not have docs/.
 """
 
 import re

@@ -72,7 +72,7 @@ def choose(machine: MachineFiles, proposal: Proposal, file: NodeFile, *, yes: bo
 
 
 def _switch_text(switch: Switch | None, unit: str | None) -> str:
-    """Return the beginning of the question, with the changes of the router if there are any."""
+    """Return the beginning of the question: the changes of the router, if any, and the first letter of "write"."""
     if switch is None:
         return "W"
     if not switch.services:
@@ -92,7 +92,7 @@ def attach(
 ) -> tuple[Detection | None, Proposal, Sequence[Check]]:
     """Change the router if necessary, write the settings, and check them; raise PlanError, SwitchError or OSError.
 
-    Return the routers after a change, or None.
+    Return the routers if the router was changed (otherwise None), the proposal and the checks.
     """
     detection, proposal, file, text = None, agreed.proposal, agreed.file, agreed.text
     if agreed.switch is not None:
@@ -100,7 +100,7 @@ def attach(
         detection, again = _proposed_after_start(proposal, file, machine)
         proposal = again or proposal
         text = file.changed(proposal.plan)
-    # The checks of leaves need the router, and its tunnels some minutes after its start.
+    # The checks of leaves need the tunnels, which the router opens some minutes after its start.
     checks_leaves = proposal.router.i2cp.is_on and agreed.switch is None
     checks = proposal.write(text, lambda now, leaves: router_checks(now, (), leaves if checks_leaves else ()))
     return detection, proposal, checks

@@ -130,7 +130,7 @@ def _actions(proposal: Proposal, file: NodeFile) -> Iterator[str]:
             yield from (f"    {line}" for line in lines)
             yield f"For instance: {append_command(lines, router.configuration)}"
     if off:
-        # After a change of its files the router starts again.
+        # The router must start again after a change of its files.
         start = "" if router.restart in off else f"{router.restart}, and "
         connects = "i2pcontrol" in proposal.plan.router
         yield f"Then {start}{'the node connects' if connects else AGAIN}."

@@ -1,7 +1,7 @@
 """Writes lines to one standard stream in a separate thread, so that a reader of a log cannot stop a node.
 
     write(line) ──▶ queue of at most `WAITING_BYTES` ──▶ thread ──▶ stream
-                └── full: dropped and counted; the next written line has the number
+                └── full: dropped and counted; a line after the next written one has the number
 
 A pipe whose reader has stopped, or a terminal after Ctrl-S, blocks a process that writes to it. A write in the event
 loop would stop the whole node until the reader continues. A nonblocking descriptor is not an option: other processes
@@ -9,8 +9,7 @@ share it.
 
 The thread writes to the descriptor, not to Python's stream. A blocked write would hold the stream's lock, and the
 interpreter needs that lock when it ends. If a stream does not have a descriptor, as in a test, the thread writes to the
-stream itself. After an error of the stream, its lines are dropped: a node must not end because its log cannot be
-written.
+stream itself. A line whose write fails is dropped: a node must not end because its log cannot be written.
 """
 
 import os

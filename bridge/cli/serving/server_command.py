@@ -1,10 +1,10 @@
-"""The parts that `kraft serve` and `zmq-raft serve` share: a server of another protocol, until a signal stops it.
+"""The parts that `kraft serve`, `zmq-raft serve` and `connect` share: a server, until a signal stops it.
 
     run_server ──▶ trio.run(serve) ──▶ the end of the command: its reasons, Ctrl-C, or exit code 0
                        └── on_signals: SIGINT, SIGTERM and SIGHUP stop the server
 
-`garlicfarm run` has a log instead of these lines, and ends in other ways. It shares only the deadline and the bounds of
-memory.
+`garlicfarm run` has a log instead of printed lines, and ends in other ways. It shares only the deadline and the bounds
+of memory.
 """
 
 import signal

@@ -1,6 +1,6 @@
 """The end of a stopping process, even if a part of it does not end.
 
-    the parts' own bounds (`consensus.storage.disk.STOP_SECONDS`, one second for notes)     they report the hanging part
+    the parts' own bounds (`consensus.storage.disk.STOP_SECONDS`, 1 s for small files)      they report the hanging part
     StopDeadline                                                                            any other hanging part
 
 Nothing can end a call in another thread: a sync of a hung disk, a look-up of a name, a read from a dead server. Each
