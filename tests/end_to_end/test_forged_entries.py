@@ -1,8 +1,8 @@
 """Forged entries from a holder of a copied farm key, sent to the Raft port.
 
-Before entries carried proofs, each of these attacks succeeded against this farm. Reports of 64 invented servers put
-sixteen false leaves into the signed Meta LeaseSet2, without a leaf of the farm. An invented server with `publishConfig`
-on became the publisher, so the farm did not publish. Forged weights changed costs. None of this raised an alarm.
+Before entries carried proofs, each of these attacks succeeded against this farm. After reports of 64 invented servers,
+the signed Meta LeaseSet2 had sixteen false leaves and no leaf of the farm. An invented server with `publishConfig` on
+became the publisher, so the farm did not publish. Forged weights changed costs. None of this raised an alarm.
 """
 
 import base64

@@ -32,7 +32,7 @@ def received_from_other_farm(node: Node) -> bool:
 
 
 def test_founders_starting_late_or_again_create_one_farm(tmp_path: Path) -> None:
-    """The nodes use the name of their host, which is the same."""
+    """All nodes have the same name, because they use the name of their host."""
     random = seeded("late founders")
     with local_farm(tmp_path / "farm", 3) as farm:
         for node in farm.nodes:

@@ -26,7 +26,7 @@ ERRORS = ("ENOSPC", "EIO", "EMFILE", "ECONNRESET") if IS_SOAK else ("EIO", "ECON
 ROUNDS = 3
 TIMEOUT_S = 60
 REPLY_S = 50
-"""Time for a command to get a reply, less than the time of its process. A loaded machine starts a server in 10 s."""
+"""A command's timeout for replies, below the time limit of its process. A loaded machine starts a server in 10 s."""
 
 
 pytestmark = pytest.mark.search
@@ -46,7 +46,7 @@ class Faults:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # Without the watch: its reports would also get the errors.
+                # Without the watch of the event loop: its reports would also get the errors.
                 env={name: value for name, value in os.environ.items() if name != ENVIRONMENT},
             )
 

@@ -41,7 +41,8 @@ def secrets_of(farm: Farm) -> Iterator[tuple[str, bytes]]:
         yield f"identity of {node.name}", identity.private_bytes_raw()
         yield f"TLS of {node.name}", tls.private_numbers().private_value.to_bytes(tls.key_size // 8)
         for name, pem in (("identity", identity_pem), ("TLS", tls_pem)):
-            # A copy of the PEM text has other base64 than the key alone. The first line has bytes of both kinds of key.
+            # A copy of the PEM text has other base64 than the key alone. For both kinds of key, the first line has
+            # bytes of the key.
             yield f"{name} PEM of {node.name}", pem.partition(PEM_HEAD)[2].splitlines()[0]
 
 

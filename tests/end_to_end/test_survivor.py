@@ -76,7 +76,7 @@ def test_remaining_server_publishes_and_recovers_farm(farm: Farm) -> None:
 
     def leads_alone() -> bool:
         view = remaining.view()
-        # It leads a moment before its first entry is durable.
+        # The server becomes leader a moment before its first entry is durable.
         is_leading = view.raft.role is RaftRole.LEADER and view.raft.commit_index > before.raft.commit_index
         # Its seeds name the lost nodes, so the alarm `isolated` may be active until they return.
         return is_leading and bool(view.publishing) and alarms(remaining).keys() <= {ISOLATED.kind}

@@ -52,7 +52,7 @@ class WireNode:
 
     @property
     def chain(self) -> Keyring:
-        """Return its keys, with the dates that a ring lacks."""
+        """Return the core's keyring."""
         chain = self.core.keyring
         assert chain is not None
         return chain
@@ -162,7 +162,7 @@ class WireGroup:
                 pass  # passed to the application, or stored for a restart
 
     def _record(self, sender: WireNode, receiver: WireNode, datagram: bytes) -> None:
-        """Record an accepted datagram; one still in transit, or received before its key, would be genuine."""
+        """Record a datagram after its acceptance, for attackers: before, its first delivery would be genuine."""
         self.recorded.append((sender, receiver, datagram))
         if len(self.recorded) > RECORDED:
             del self.recorded[: RECORDED // 2]

@@ -2,15 +2,15 @@
 
 `python -m tests.simulation log-time --seeds 1000`. Each seed is a farm of 3 to 7 voters, and of observers with false
 reports. Fewer than half of the voters are wrong at any time. A wrong clock jumps (up to 90 days either way) or drifts,
-or its server lies. It lies in its reports and, while it leads, in clock entries that are far ahead, many in a row, or
-at the limit. A voter with a corrected clock counts as wrong until its last wrong reading is obsolete. Leaders change,
+or its server lies: in its reports and, while it leads, in clock entries that are far ahead, many in a row, or at the
+limit. A voter with a corrected clock counts as wrong until its last wrong reading is obsolete. Leaders change,
 servers crash and restart, and occasionally the complete farm is off for weeks. A majority of the voters is always up.
 
     ahead     log time is at most the allowance and `SKEW_MS` ahead of the true time
     late      log time is below the true time by a period and the tolerance for dates at most. This applies from two
               periods after the election of a leader that does not lie, regardless of its clock. It applies while a
               majority of the voters is up with right clocks
-    publish   then no right clock counts as off, and one of the servers publishes
+    publish   under the conditions of `late`, no right clock counts as off, and one of the servers publishes
 
 The true time is simulated time; right clocks are within `SKEW_MS` of it.
 """

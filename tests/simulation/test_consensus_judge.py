@@ -43,7 +43,7 @@ def _commands(*terms: Term) -> list[Entry]:
 
 
 def test_judge_lost_server_needed_for_election_is_excuse() -> None:
-    # Server 3 would make 6 a voter, and then needs its vote; 6 does not know that entry, and has the longer log.
+    # Server 3 would make 6 a voter, and then needs 6's vote; 6 does not have that entry, and has the longer log.
     makes_6_a_voter = configuration_entry(4, Configuration(named([2, 3, 4, 6])))
     judge = _judge(
         {2: _commands(2), 3: [*_commands(2, 4), makes_6_a_voter], 4: _commands(2, 4, 8), 6: _commands(2, 4, 8)}

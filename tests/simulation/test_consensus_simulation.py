@@ -290,7 +290,7 @@ def _lines(trace: str) -> list[str]:
 @pytest.mark.soak
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_history_trace_is_equal_in_every_process(strategy: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """This process has another hash seed, unless its environment sets one."""
+    """The two processes have different hash seeds, unless the environment sets one."""
     arguments = ["consensus", "--seed", "3", "--short", "--strategy", strategy, "--trace"]
     assert main(arguments) == 0
     own = capsys.readouterr().out

@@ -1,8 +1,8 @@
 """Split keyrings merge again: an admitted liar sends two nodes different keys, then stops.
 
 Two rules of `gossip.core.keyring_exchange` are needed. A keyring without any current open key is refused. An unreadable
-sender receives the keys in a box for its identity. Without them the two nodes can never read each other again; the
-mutants prove it.
+sender receives the keys in a box for its identity. Without both rules, the two nodes can never read each other again; a
+test with planted bugs proves it.
 """
 
 from random import Random

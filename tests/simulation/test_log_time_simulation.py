@@ -7,7 +7,7 @@ from tests.simulation.log_time_clocks import MUTANTS, first_broken
 
 SEEDS = range(5 if IS_SOAK else 2)
 FIRST_SEEDS = {"one voter is enough": 1, "stale readings count": 20}
-"""First seed of the search for rarely detected bugs; `--mutants` begins with the first seed for all."""
+"""First seed of the search for rarely detected bugs; `--mutants` begins with seed 0 for all bugs."""
 
 
 @pytest.mark.search

@@ -3,8 +3,8 @@
 Each story is a seed. Servers of a farm have committed for a while. Then the farm splits into parts that see only
 themselves; the parts and the servers' health change a few times. Then the log continues. The checks apply to any parts
 and any clock errors. Exactly one server of each part publishes, if one is able. Every published structure has entries,
-and its seconds rise per server. In each part, the structure is refreshed in time. The first committed publication
-afterwards is later than all before.
+and the timestamps of each server's structures rise. In each part, the structure is refreshed in time. The first
+committed publication afterwards has a later timestamp than all before.
 """
 
 from dataclasses import dataclass, field

@@ -1,8 +1,8 @@
 """Checks that every request gets exactly one answer: immediately, or later if it may wait.
 
-The last chunk of a snapshot is answered after all chunks are checked. A leader may park one fetch per replica: a newer
-fetch of the replica ends the older one, with a reply. A server that does not lead parks nothing. A crash cancels all
-requests pending at the crashed server. Requests of clients and operators are answered at most once.
+The last chunk of a snapshot is answered after all chunks are checked. A leader may delay the reply to one fetch per
+replica: a newer fetch of the replica ends the older one, with a reply. Other servers do not delay replies to fetches. A
+crash cancels all requests pending at the crashed server. Requests of clients and operators are answered at most once.
 """
 
 from collections import Counter

@@ -28,7 +28,7 @@ _OVERTAKING_MS = 20
 _RECONNECT_MS = 30
 _RETRANSMISSION_MS = 150
 _RESETS = 0.3
-"""The rate of lost packets that end their connection."""
+"""The fraction of lost packets that end their connection."""
 
 
 class Wiring(Enum):

@@ -41,7 +41,7 @@ _LAST_SEQUENCES = 2**31 - 5
 _PRODUCERS = 1_000
 """The first producer id."""
 _FIRST_VERSIONS = {
-    # Older versions of the quorum's requests lack directory ids, or Fetch lacks epochs.
+    # True: static voters, which do not need directory ids; Fetch lacks epochs before version 12.
     True: {ApiKey.VOTE: 0, ApiKey.BEGIN_QUORUM_EPOCH: 0, ApiKey.END_QUORUM_EPOCH: 0, ApiKey.FETCH: 12},
     False: {ApiKey.VOTE: 1, ApiKey.BEGIN_QUORUM_EPOCH: 1, ApiKey.END_QUORUM_EPOCH: 1, ApiKey.FETCH: 17},
 }

@@ -80,7 +80,7 @@ KRAFT_MUTANTS = (
     ),
     Mutant(
         "kraft-high-watermark-of-a-moment-later",
-        "a response has the high watermark of its reply because the server has a later one when the response leaves",
+        "a reply from before the leader's first commit has a high watermark, because the response leaves after it",
         ((AnsweringLeader, "now", _as_the_server_knows_now),),
         "kraft",
     ),

@@ -1,6 +1,6 @@
 """The network between simulated servers: cuts (also one-way), loss, duplication, delay and reordering.
 
-In some worlds messages use connections (`connections`), which preserve order and delay replies after earlier ones.
+In some worlds messages use connections (`connections`), which preserve order: a reply waits for all earlier ones.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,7 @@
 """Planted bugs of the messages between servers: their transport, and the replies that a leader counts.
 
-Two of them do not need a failing disk or network: a transport, or a follower, answers an unprocessed request.
+Two of them do not need a failing disk or network: the transport, or a follower, answers a request that was not
+processed.
 """
 
 from collections.abc import Callable

@@ -73,7 +73,7 @@ class Observer:
         self._now_s = now_s
         self._excluded: dict[str, dict[str, float]] = {}
         self._excluded_at: dict[tuple[str, int], tuple[int, frozenset[str]]] = {}
-        """The index of each accepted publication, and the leaves excluded there, by its master and its second."""
+        """The index of each accepted publication, and the leaves excluded there, by its master and its timestamp."""
 
     def verdict_of(self, host: Host) -> VerdictChange | None:
         """Return the present verdict of a node; None if its present process has not given one."""
@@ -161,7 +161,7 @@ class Observer:
             self._excluded[host.name] = {leaf: known.get(leaf, self._now_s()) for leaf in leaves}
 
     def excluded_for(self, name: str, least_s: float) -> frozenset[str]:
-        """Return the leaves that a node's state has had as excluded for this time, in base32."""
+        """Return in base32 the leaves that a node's state has excluded for at least this time."""
         latest_s = self._now_s() - least_s
         return frozenset(leaf for leaf, since_s in self._excluded.get(name, {}).items() if since_s <= latest_s)
 

@@ -85,7 +85,7 @@ SAME_TRACE = {
 
 @pytest.mark.parametrize("plan", few_of(SAME_TRACE, "routers, operator, power cut"))
 def test_trial_gives_the_same_trace_in_two_processes(plan: Plan) -> None:
-    """This process has another hash seed, unless its environment sets one."""
+    """The two processes have different hash seeds, unless the environment sets one."""
     command = [sys.executable, *command_of(plan).split()[1:], "--trace"]
     environment = os.environ | {"PYTHONHASHSEED": "1"}
     other = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False).stdout

@@ -26,7 +26,7 @@ SEED = 33
 
 @pytest.mark.soak
 def test_faults_give_the_same_trace_in_two_processes() -> None:
-    """This process has another hash seed, unless its environment sets one. `test_farm_trial.py` compares trials."""
+    """Their hash seeds differ, unless the environment sets one. `test_farm_trial.py` compares trials."""
     command = [sys.executable, "-m", "tests.simulation.farm.fault_walk", str(SEED)]
     environment = os.environ | {"PYTHONHASHSEED": "1"}
     other = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=True).stdout

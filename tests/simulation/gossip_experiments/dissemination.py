@@ -1,9 +1,9 @@
 """The time until all members know of a crash, and the absence of false deaths.
 
 A tenth of the group crashes at one moment. A crash is complete when every surviving member has marked the member dead.
-This includes the first detection, the suspicion that a running member would have refuted, and the gossip of the
-verdict. SWIM's bound is a multiple of log N periods. Loss extends it, because local health makes members slower to
-judge.
+The time until then includes the first detection, the suspicion that a running member would have refuted, and the gossip
+of the verdict. SWIM's bound is a multiple of log N periods. Loss extends this time, because local health makes members
+slower to judge.
 """
 
 from collections import defaultdict
