@@ -290,7 +290,7 @@ class GenerationKeeper:
     @staticmethod
     def _text(generation: int, error: StateError) -> str:
         return (
-            f"{error}. Peers have recorded a later generation of this node, so the node must not send anything before"
+            f"{error}. Peers have recorded a higher generation of this node, so the node must not send anything before"
             f" generation {generation} is stored. Until then, the other nodes report it dead. Free space on that disk;"
             f" the node tries again automatically, at least every {RETRY_LAST_S:.0f} s"
         )
