@@ -1,9 +1,9 @@
 """The payload of pings: further gossip within the budget of a datagram.
 
-*Queue.* Each update is sent lambda * log n times; the updates sent least often come first (SWIM paper, section 4.1). An
-update about a member replaces an older one about the same member, so the directory bounds the queue. The queue has a
-level for each number of sendings, so that the least sent updates are found without sorting. In a group that loses a
-fifth of its members the queue has hundreds of updates, and a datagram has room for twenty.
+*Queue.* Each update is sent `retransmit_multiplier` * log n times; the updates sent least often come first (SWIM paper,
+section 4.1). An update about a member replaces an older one about the same member, so the directory bounds the queue.
+The queue has a level for each number of sendings, so that the least sent updates are found without sorting. In a group
+that loses a fifth of its members the queue has hundreds of updates, and a datagram has room for twenty.
 
 *Payload.* It is filled in this order, within the budget of a datagram:
 

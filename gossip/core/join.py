@@ -12,8 +12,8 @@ at this node.
 
 *The receiver* stores data of a joiner only after the joiner returns a token. If neither the receiver nor any known
 member has room, the receiver splits a link for a joiner with two vacancies: both ends of the link then link to the
-joiner. The receiver drops a JoinReq that loses against its record of the joiner: one as dead or departed, with a later
-incarnation, or at another address. It pings the joiner with this record, so that the joiner refutes it.
+joiner. The receiver drops a JoinReq that loses against its record of the joiner: if the record says dead or departed,
+or has a later incarnation or another address. It pings the joiner with this record, so that the joiner refutes it.
 """
 
 from collections import deque

@@ -41,7 +41,7 @@ CLOCK_LIMIT: Final = 1 << 53
 ERA_CLOCK_LIMIT: Final = CLOCK_LIMIT // 2
 """The latest beginning of an era if the time of day is not known: half of the scale remains for changes."""
 HEAD_START: Final = 1 << 32
-"""Minimum of a `ClockBound`. Even with a time of day in 1970, a machine accepts any clock that only changes raised."""
+"""Minimum of a `ClockBound`. Even a machine whose time of day is in 1970 accepts a clock raised only by changes."""
 TICKS_PER_MS: Final = 1 << 10
 
 

@@ -12,7 +12,7 @@ JoinAck, because such a JoinAck names an earlier generation. A member that recei
 the event `gossip:clock`.
 
 Acks also carry a sample of the members, which repairs a missed update about a member. A missed user message is not
-repaired, so each one is sent twice as many times as an update.
+repaired, so m (`user_message_retransmit_multiplier`) is twice the multiplier for updates.
 
 User messages are not signed: a holder of the farm's key can send them in any member's name, and can send false claims
 about members. The queue and the record of names are bounded; a full queue drops the most frequently sent message.

@@ -30,8 +30,8 @@ from gossip.node.group import Group
 
 _SURVEY_TIMEOUT_S: Final = 2.0
 _CLOCKS_DIFFER_MS: Final = 1_000
-"""The tolerated difference of members' clocks. Members refuse a keyring whose clock is beyond their time of day, which
-a forged clock may have caused.
+"""The tolerated difference of members' clocks. Members refuse a keyring whose clock is beyond their time of day; a
+member may have forged such a clock.
 """
 _SURVEYS: Final = 5
 """The maximum number of surveys. Each reply is one datagram, which the network may lose."""

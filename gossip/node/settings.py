@@ -146,7 +146,7 @@ def _is_number(value: object) -> bool:
 
 
 def is_address(value: object) -> bool:
-    """Return True if this is an `Address` of a text and a possible port."""
+    """Return True if this is an `Address` whose host is a text and whose port is within its range."""
     if not isinstance(value, Address):
         return False
     host, port = _parts(value)

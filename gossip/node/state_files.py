@@ -49,7 +49,7 @@ IDENTITY_FILE: Final = "identity.pem"
 _STORED_IDENTITY: Final = re.compile(
     rb"-----BEGIN PRIVATE KEY-----\n(MC4CAQAwBQYDK2VwBCIEI[A-P][A-Za-z0-9+/]{42})\n-----END PRIVATE KEY-----\n"
 )
-"""An Ed25519 key in PKCS 8 as `save_identity` writes it. Other forms need modules of 0.6 MB."""
+"""An Ed25519 key in PKCS 8 as `save_identity` writes it. Reading another form imports modules of 0.6 MB."""
 GENERATION_FILE: Final = "generation"
 LOCK_FILE: Final = "gossip.lock"
 _FILE_LIMIT_BYTES: Final = 4096
