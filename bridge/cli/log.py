@@ -189,7 +189,7 @@ class _LogPrinter:
     async def follow(self, first: int, *, linearizable: bool) -> None:
         while True:
             page = await self._client.log(first, self._limit, FOLLOW_WAIT_MS, linearizable=linearizable)
-            linearizable = False  # later acknowledged entries have later indexes
+            linearizable = False  # entries acknowledged from now on have later indexes, which the next pages contain
             for entry in page.entries:
                 if self._is_selected(entry):
                     self._print(entry)

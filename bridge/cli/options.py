@@ -49,7 +49,7 @@ class _Text(str):
 
 
 class DashedCommand(click.Command):
-    """A command whose arguments can begin with a dash, as options do: numbers, and 1 of 64 destinations in base64."""
+    """A command whose arguments can begin with a dash, as options do: negative numbers, and one base64 text in 64."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; an argument with a dash is text."""
@@ -187,7 +187,7 @@ directory_path = click.Path(path_type=Path, file_okay=False)
 
 
 def write_user_file(path: Path, text: str) -> None:
-    """Replace the content of a file that the user named, durably; keep a link. After an OSError, the file is as before.
+    """Durably replace the content of a file that the user named; a link stays. After an OSError, the file is as before.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():

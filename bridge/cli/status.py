@@ -168,7 +168,7 @@ def _publishing_facts(
 
 
 def _candidate_text(one: StandingView, each: PublishingView, view: FarmView) -> str:
-    """Return why a server does not publish, and this node's score; empty for other servers that can publish."""
+    """Return why this node does not publish, and its score; for another server, return only why it cannot publish."""
     choice = "" if one.raft_id == each.publisher_id else one.choice
     if one.raft_id == view.node.raft_id:
         return "; ".join(filter(None, (choice, score_text(one))))

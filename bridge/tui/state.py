@@ -4,7 +4,7 @@
     click(state, target, …), wheel(state, by, …) ─▶ the same for the mouse
 
     farm ◀──Esc── detail, events, log, publishing, timeline, help    f e l p t ?  lead from everywhere to everywhere
-      │ Enter, double click: detail of the chosen member       events: Enter ─▶ the member, o ─▶ the log then
+      │ Enter, double click: detail of the chosen member       events: Enter ─▶ its member, o ─▶ the log at its time
       │ / : a filter, typed until Enter (Esc takes it back)    s, S, click on a heading: column and direction
       ├ T X L: a question; y carries it out, every other key takes it back
       └ V: a question; the name of the member, typed in full, carries it out; Esc takes it back
