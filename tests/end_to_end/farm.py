@@ -62,7 +62,8 @@ def wait_until(
 ) -> T:
     """Return the first truthy result of `predicate`. A node that does not reply yet counts as None.
 
-    The interval grows up to `POLL_MAX_S`: the queries of a long wait would need more processor time than the farm.
+    The interval grows up to `POLL_MAX_S`; otherwise the queries of a long wait would need more processor time than the
+    farm.
     """
     deadline = time.monotonic() + timeout_s
     while True:

@@ -8,9 +8,9 @@ test worker has one source process, which imports them and forks the processes o
       └─────────────────────────── process id, and later the exit code ◀──────────────────┘
 
 The program runs its own `main` and ends like an interpreter, with its own session, descriptors and signals. The source
-has one thread and has not run the program, so a fork starts from a clean state. The source ends with its worker. These
-processes start from the command line instead: nodes of `up` (`up_process`), and nodes with limits before their first
-step (`test_floods`).
+has one thread and has not run the program, so a fork starts from a clean state. The source ends with its worker. Some
+processes start from the command line instead, such as nodes of `up` (`up_process`), and nodes with limits before their
+first step (`test_floods`).
 """
 
 import atexit

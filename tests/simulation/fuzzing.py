@@ -54,7 +54,7 @@ class Subject(ABC, Generic[Input]):
     memory_growth_limit_mib: float = 32
     """Maximum growth of the process over the last nine tenths of the inputs, with the part that the allocator keeps."""
     steps: int = 1
-    """Number of the command's inputs that one conversation replaces."""
+    """Number of the command's inputs that one input of this subject, such as a whole conversation, replaces."""
 
     @abstractmethod
     def make(self, random: Random) -> Input:

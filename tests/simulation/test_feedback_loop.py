@@ -4,8 +4,8 @@ Simulated: four servers with one leaf each, and the production state machine and
 reports, and a clock entry follows. The proposed factors are submitted, and clients get a structure at most every 65 s.
 1,000 clients keep their structure for 5 to 15 minutes, each for its own time. Then they take the newest one and choose
 a leaf at random, with a probability proportional to 1 / (cost + 20). Load is the share of clients divided by the
-capacity of a router; above 60 % of it the job queue lags. Not simulated: the network, Spark, and clients that all take
-the cheapest leaf, which oscillate for any costs.
+capacity of a router; above a load of 60 % the job queue lags. Not simulated: the network, Spark, and clients that all
+take the cheapest leaf, which oscillate for any costs.
 
 A step: one router loses half of its capacity, and an hour and a half later regains it. No oscillation means: after the
 clients have had time to follow a step, the factor remains constant, except that it fades between two entries. The

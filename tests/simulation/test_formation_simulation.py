@@ -6,9 +6,9 @@ disks are lost (with their identities), and reachability is random. An attacker 
 foundings that contain received promises. Then the network heals.
 
 Safety is asserted after every founding: one cluster id per run, and never an invented one. Liveness is asserted at the
-end: the farm is created, and all nodes know its cluster. They know it from their key file, or because the operator
-confirmed the founders' cluster. If promises collided (only with more nodes than `expect`) or a founder lost its disk, a
-scripted operator follows the alarms. The number of such runs is bounded.
+end: the farm is created, and all nodes know its cluster. Later nodes know it from their key file, or because the
+operator confirmed the founders' cluster. If promises collided (only with more nodes than `expect`) or a founder lost
+its disk, a scripted operator follows the alarms. The number of such runs is bounded.
 
 250 farms run by default, ten thousand in `make soak`. FORMATION_RUNS and FORMATION_SEED change number and start; a
 failure names the seed of its run.
@@ -53,7 +53,7 @@ ATTACKER = b"stranger"
 
 @dataclass
 class Node:
-    """A node: its durable state survives `crash`; the received notices and a pending write do not."""
+    """A node: its durable state survives `crash`, a pending write may survive, and the received notices do not."""
 
     node_id: bytes
     durable: FormationState = field(default_factory=FormationState)

@@ -9,7 +9,7 @@
     durable commitment     entries committed by a leader are on the disks of a majority of each voter set of its
                            configuration. Acknowledged entries are never lost
     one change at a time   a leader appends a configuration after the previous one is committed; C_old,new follows only
-                           C_old, and C_new only C_old,new
+                           C_old, and only C_new follows C_old,new. Other changes add or remove one voter
     monotonic values       terms, the vote within a term, and the commit index sent by a leader never go back
     answers                every request is answered once; a proposal is refused only if it can never be committed
     reads                  a read sees at least all writes acknowledged to any client before the read began
@@ -400,8 +400,8 @@ class Checker:
         known = self.leaders.setdefault(term, server)
         if known != server:
             raise ViolationError(f"election safety: {known} and {server} both lead term {term}")
-        # Entries committed by a later term do not concern this leader: its votes may have been in transit for a long
-        # time.
+        # Entries committed in this or a later term do not concern the new leader: its votes may have been in transit
+        # for a long time.
         count = len(self.committed)
         while count and self._committed_in[count - 1] >= term:
             count -= 1

@@ -3,8 +3,8 @@
     trouble     servers crash between effects and restart, disks fill and rot, links are cut. Clocks jump and drift
                 apart. Operators change the configuration and transfer leadership; clients read and write
     healing     all servers run and all messages arrive. Within a limit a leader must exist, clients must get answers,
-                and lost servers must be replaced. Every member must have applied the same entries. The exception: no
-                server leads, and only the lost servers could make an election possible
+                and lost servers must be replaced or removed. Every member must have applied all entries from before
+                healing. The exception: no server leads, and only the lost servers could make an election possible
     judgment    one order of the calls must explain the results that clients saw for each key
 
 One random source makes all decisions, so a seed and a length identify a history exactly.

@@ -6,14 +6,14 @@
 The production transport and service run here; only the streams, and the tasks that wait for them, are replaced. Entries
 are sent as record batches.
 
-*The asker* has two connections to a peer, like `KraftTransport`: a parked fetch delays only fetches. A request goes to
+*The asker* has two connections to a peer, like `KraftTransport`: a waiting fetch delays only fetches. A request goes to
 the address of the peer in the configuration, regardless of the server that listens there now. A successor has the same
 id and another directory. When a connection opens, the asker receives the other end's version of Vote. Responses arrive
 in the order of the requests, so the next one belongs to the oldest request; the correlation id confirms it. If requests
 cannot be sent, the newest of each kind waits. The asker pauses between its tries, longer after each failure.
 
-*The answerer* processes one request of a connection after another. It builds a response a moment after the reply of the
-core, when the core may be in another epoch.
+*The answerer* processes one request of a connection after another. It may build a response a moment after the reply of
+the core, when the core may be in another epoch.
 
 A connection breaks when the link is cut, either end stops, the peer's address changes, or a request has waited too
 long. Everything in transit is lost then.

@@ -11,8 +11,8 @@
                    count up to the end of the log at the last commit
 
 Later entries are not progress: with them, a leader with a hung disk would remain while clients send requests.
-Times are measured by the leader's own clock. Every delivered message counts as contact, so the rule is weaker than in
-the core: the core counts fewer messages and uses a shorter time.
+Each time is measured by the clock of the leader, or of the server that promised. For check-quorum, each delivered
+message counts as contact, so this rule is weaker than the core's, which counts fewer messages and uses a shorter time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,7 +61,7 @@ class _LeaderTerm:
     stored_sum: int = 0
     """Sum of the entries up to `target` that the voters hold."""
     moved_ms: int = 0
-    """Last time when commit index or `stored_sum` rose, a follower requested or stored a chunk, or no call waited."""
+    """Last time when commit index or `stored_sum` rose, a follower handled a chunk, or no proposal waited."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 A machine runs, crashes between any two effects or any two disk operations, and restarts with the remaining content of
 the disk. That is all synced bytes, and any part of the others, torn or complete. A paused machine does nothing, and
-handles the received events after the pause. A full disk makes it wait. Bit rot stops it permanently; a new server
-replaces it.
+handles the received events after the pause. On a full disk, entries wait for space. Bit rot stops a machine
+permanently; a new server replaces it.
 """
 
 from collections.abc import Callable, Sequence
@@ -71,7 +71,7 @@ _FULL_RETRY_MS = 40
 
 
 def _clock_error(profile: Profile, random: Random) -> float:
-    """Return the drift of the clock; with leases, every clock has the maximum permitted error."""
+    """Return the drift of the clock; in a world of the kind `LEASE`, each clock has the maximum permitted drift."""
     rate = profile.clock_rate
     return random.choice((-rate, rate)) if profile.kind is Kind.LEASE else random.uniform(-rate, rate)
 

@@ -1,7 +1,7 @@
 """The injected faults: crashes and restarts, cuts, pauses, clock jumps, full disks, rot, and failing new leaders.
 
-It also sends operators' requests at the worst moments: configuration changes and leadership transfers. It replaces a
-permanently lost server by a new one, as an operator would; this continues after the trouble phase.
+It also sends operators' requests at random moments: configuration changes and leadership transfers. It replaces or
+removes a permanently lost server, as an operator would; this continues after the trouble phase.
 """
 
 from collections.abc import Callable, Sequence
@@ -112,8 +112,8 @@ class Nemesis:
                 # The leader's appends arrive but are implausible; the replies to them must not count as contact.
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: self._network.garble(server, 300)))
             case "absent":
-                # After its absence, it handles the requests of its clients before it receives a message of another
-                # server.
+                # After its absence, the leader handles the requests of its clients before it receives a message of
+                # another server.
                 absent_ms = 250 + random.randrange(300)
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: self._isolate(server)))
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: stage.machines[server].pause(absent_ms)))
@@ -125,8 +125,8 @@ class Nemesis:
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: self._cut_off(server)))
                 stage.after(300 + random.randrange(600), self._network.repair)
             case _:
-                # The pause is long enough for a replacement; clients' proposals wait and are the first to be handled
-                # afterwards.
+                # The pause is often long enough for an election. Clients' proposals wait, and the paused server handles
+                # them first afterwards.
                 pause_ms = 150 + random.randrange(400)
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: stage.machines[server].pause(pause_ms)))
 
@@ -148,7 +148,7 @@ class Nemesis:
             stage.machines[server].slow_down(disk_ms)
 
     def _let_reach_few(self, server: ServerId, soon_ms: int) -> None:
-        """Let a new leader reach no other server, one, or a bare majority; then isolate or crash it (figure 8).
+        """Let a new leader reach no other server, one, or a bare majority; then isolate it, or crash it too (figure 8).
 
         The isolation ends with the next election, so that the leader of an older term can be elected again.
         """
@@ -164,7 +164,8 @@ class Nemesis:
             stage.after(20 + soon_ms + random.randrange(100), lambda: self.start(server))
 
     def may_lose(self, server: ServerId) -> bool:
-        """Return True if a majority remains without this server, in any current or possible configuration."""
+        """Return True if this is the first loss, and each possible configuration keeps a majority; only in the trouble.
+        """
         lost = {other for other, machine in self._stage.machines.items() if machine.is_lost} | {server}
         if not self._stage.trouble or len(lost) > 1:
             return False
@@ -178,7 +179,7 @@ class Nemesis:
     def replace(self, lost: ServerId) -> None:
         """Replace a lost server by a spare one, or only remove it; repeat forever.
 
-        An entry of an older leader may still make a server a member, so the check never ends.
+        An entry of an older leader may still make the lost server a member again, so the check never ends.
         """
         current = self._checker.configuration
         leader = self._a_leader()
@@ -203,10 +204,10 @@ class Nemesis:
                 self.start(server)
 
     def _remove_stranded(self) -> None:
-        """After the trouble, remove a server without a vote whose term is higher than any term of the voters.
+        """After the trouble, remove learners whose term is higher than the leader's.
 
-        Such a server campaigned alone while it had a vote, and lost the vote later. No server adopts its term:
-        otherwise any server without a vote could depose leaders. It follows no leader of an older term.
+        Such a learner campaigned alone while it had a vote, and lost the vote later. No server adopts its term:
+        otherwise any server without a vote could depose leaders. The learner follows no leader of an older term.
         """
         leader = None if self._stage.trouble else self._a_leader()
         if leader is not None:
@@ -249,7 +250,7 @@ class Nemesis:
         return named_for_kafka([self._random.choice(keys) for keys in nodes.values()])
 
     def _start_the_rest(self) -> None:
-        """After the trouble, start every server that can run as soon as possible."""
+        """After the trouble, start each stopped server as soon as it can run."""
         if not self._stage.trouble:
             for server in self._stage.machines:
                 self.start(server)

@@ -257,8 +257,8 @@ def features_of(strategy: Strategy, profile: Profile) -> Features:
 def _with_zmq(profile: Profile, random: Random) -> Profile:
     """Adapt a world to ØMQ Raft, which negotiates nothing: leases, pre-votes and learners are off.
 
-    Disks are never slow for long with the timeouts of a LAN. A reply for a part of the appended entries cannot be
-    expressed, so a leader whose followers' disks are slow must lose its majority.
+    It has no world of slow disks. A ØMQ reply cannot acknowledge a part of the appended entries, so a leader whose
+    followers' disks are slow loses its majority.
     """
     kind = Kind.GENERAL if profile.kind is Kind.SLOW_DISKS else profile.kind
     return dataclasses.replace(
@@ -509,7 +509,7 @@ def _make_far_terms(general: Profile, random: Random) -> Profile:
 
 
 def _make_ended(general: Profile, random: Random) -> Profile:
-    """Build a world with evidence that processes have ended; in every second one, leases must outweigh it."""
+    """Build a world with evidence that processes have ended; in half of these worlds, leases must outweigh it."""
     base = random.choice((general, _make_lease(general, random)))
     return dataclasses.replace(base, pre_vote=1, ends_ms=random.choice((5, 20)))
 

@@ -8,7 +8,7 @@ server. The order of the actions in one step is fixed:
 
 Entries are AppendEntry or ChangeServers at a leader, AcceptEntry, FetchEntry, FetchTruncate or InstallSnapshot at a
 follower. A Persist is Unsync, its completion Sync or SyncVotes, a restart Crash. A step that does not change term,
-vote, log, role or commit index is a stutter. A pre-vote is a stutter, too: if it changes a term, it is rejected.
+vote, log, role or commit index is a stutter. A pre-vote must be a stutter: it does not change a term.
 
 The model must have sent every message that the servers send. These are votes, vote requests, parts of the leader's
 log, and acknowledgments. A part of the log has a commit index up to the leader's own. An acknowledgment is for durable

@@ -8,10 +8,10 @@ of the request, are not sent. A failure may lack a hint, and a snapshot lacks th
 
 *The asker* has one DEALER for each other server. It repeats only the newest request. It keeps the last few requests,
 each for one reply, because a follower with a slow disk replies late but correctly. A cut link or a stopped end breaks a
-connection, whose requests are lost. The next one has another identity.
+connection, whose requests are lost. The next connection has another identity.
 
 *The answerer* processes appends and chunks once. A request with the id and identity of the newest one gets the same
-reply; until it exists, the core receives only a heartbeat. The answerer drops a request with an inexpressible reply.
+reply; before this reply, the core receives only a heartbeat. The answerer drops a request with an inexpressible reply.
 
 *A server of the package* does not read while it processes an append or a chunk, so it replies in order. Our servers
 answer a heartbeat before an append that waits for the disk.
@@ -428,9 +428,9 @@ class ZmqSockets(TcpConnections[_Connection]):
 def may_be_repeated(request: Request) -> bool:
     """Return True if a message that may have arrived may be sent again.
 
-    Over a new connection the follower treats it as a new request. It may already have committed entries after
-    `previous` because of the first one: a server of the package would exit then. The core builds a new request, based
-    on its own log.
+    Over a new connection the follower treats a repetition as a new request. Because of the first message, the follower
+    may have committed entries after `previous`; a server of the package would then exit. So the core builds another
+    request, from its own log.
     """
     return not isinstance(request, AppendEntries) or request.commit <= request.previous.index
 

@@ -5,7 +5,7 @@
     snapshot · restore       ──▶ the whole content, for a killed process
 
 Only the syncs are observed, so the product may write in any way. A later write is the difference between the durable
-bytes and the present ones. Each sector of it survives or not, one is torn, and the size may be the old one or the new.
+bytes and the present ones. Each sector of it survives or not, one may be torn, and the size is the old or the new one.
 Names of one file change together, as a rename does. A failed sync is final, as on Linux: its writes become durable only
 if they are made again.
 

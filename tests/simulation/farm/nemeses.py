@@ -210,7 +210,8 @@ def _with_disaster(
 ) -> list[Fault]:
     """Return the actions, or some of them and then a disaster.
 
-    A router refuses earlier structures for hours after a correction of log time, so such farms do not have routers.
+    A router refuses earlier structures for hours after a correction of log time. So the disaster of a farm with routers
+    is always `RECOVER`.
     """
     if not actions or random.random() > DISASTER_SHARE:
         return actions

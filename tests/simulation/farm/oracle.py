@@ -8,10 +8,11 @@
                   not no quorum           wrong while the node has not reached a majority for `LATE_S`
                   no quorum               wrong while a majority has worked, and all servers were linked, for `LATE_S`
                   X down, X left …        wrong while X has worked, and has been linked with the node, for `LATE_S`
-                  UDP to X is blocked     wrong unless packets are lost, or no packet of a link gets through
+                  UDP to X is blocked     wrong unless a fault lost packets of all links within `LATE_S`, or an action
+                                          may have left a node without a running seed
                   X does not report       wrong while X has worked, and has been linked with all servers, for `LATE_S`
-    alarm         of a kind               wrong if none of its causes existed within `LATE_S`. A kind in `OF_MACHINE`
-                                          needs a cause at the machine of the node
+    alarm         of a kind               wrong if none of its causes existed within `LATE_S`, or longer (`_LASTING`). A
+                                          kind in `OF_MACHINE` needs a cause at the machine of the node
                   of a disk or router     missing while its cause has lasted for `DELAYS_S`
     structure     with a leaf             wrong while most servers work, and its server has been down for `LATE_S`
                   the newest one          wrong while it has a leaf that all members have excluded for `STANDING_S`
@@ -198,7 +199,10 @@ class Truth:
         return any(self._world.time_s - self._seen[each] <= within_s for each in places if each in self._seen)
 
     def is_hidden(self, alarm: str, host: str) -> bool:
-        """Return True if the cause of an alarm has lasted longer than its delay. An idle disk does not hang."""
+        """Return True if the cause of an alarm has lasted longer than its delay.
+
+        A node without a quorum seldom writes, so it detects a hanging disk later.
+        """
         delay_s = DELAYS_S[alarm]
         if alarm == "disk-unresponsive" and not self.has_quorum(host):
             delay_s = LATE_S
@@ -232,7 +236,7 @@ class Truth:
         )
 
     def lacks_router(self, name: str, target: str) -> bool:
-        """Return True if a node must know that a router is down: its own, or a server's in the log that it reads."""
+        """Return True if a node must know that a router is down: its own, or another server's, from the log."""
         if name == target:
             return self.is_hidden("router-unreachable", name)
         return self.lasts_s("leaf-unhealthy", target) > LATE_S and self.has_quorum(name)
@@ -313,7 +317,7 @@ class Oracle:
                     self._violate("live leaf", each.host, f"a structure has the leaf of {owner}, down for a minute")
 
     def _judge_exclusions(self) -> None:
-        """Judge the newest structure: clients use its leaves until the next one, which needs a leaf."""
+        """Judge the newest structure if another leaf is left for the next one: until then, clients use its leaves."""
         members, published = self._world.members, self._observer.publications
         excluded = [self._observer.excluded_for(each, STANDING_S) for each in members]
         lasting = frozenset.intersection(*excluded) if excluded and published else frozenset()

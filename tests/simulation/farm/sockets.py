@@ -265,7 +265,7 @@ class Selector:
 
 
 async def wait_readable(thing: "End | Listening | Selector") -> None:
-    """Wait until it is readable; raise ClosedResourceError if this side closes it."""
+    """Wait until `thing` is readable; raise ClosedResourceError if this side closes it."""
     if thing.is_readable:
         await trio.lowlevel.checkpoint()
         return
@@ -276,7 +276,7 @@ async def wait_readable(thing: "End | Listening | Selector") -> None:
 
 
 async def wait_writable(thing: "End | Listening") -> None:
-    """Wait until it is writable; raise ClosedResourceError if this side closes it."""
+    """Wait until `thing` is writable; raise ClosedResourceError if this side closes it."""
     assert isinstance(thing, End)
     if thing.is_writable:
         await trio.lowlevel.checkpoint()

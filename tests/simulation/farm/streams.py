@@ -8,7 +8,7 @@
     no power              nothing is sent, and RST for old connections after the boot
     no listener           RST to the SYN: "connection refused"
     no machine            "no route to host" after 3 s
-    a blocked SYN         it is sent again, and it fails after 127 s
+    a blocked SYN         it is sent again, and the connection fails after 127 s
 
 An `End` has the interface of the kernel without waiting: read, write, `EAGAIN`. `tests.simulation.farm.sockets` makes
 sockets of it.

@@ -65,7 +65,7 @@ its errors are found.
 LATE_PERIODS: Final = 6
 """Longest permitted delay of log time, in periods of reports."""
 RESTART_S: Final = 3.0
-"""A supervisor starts an ended process after this time (RestartSec)."""
+"""Longest time until a supervisor starts an ended process again (RestartSec)."""
 
 
 @dataclass(slots=True)

@@ -78,7 +78,7 @@ class World:
         self.sockets = Sockets(self.streams)
         self.hosts: dict[str, Host] = {}
         self.away: set[str] = set()
-        """Machines whose nodes are not members of the farm now: they left, were evicted, or lost their disks."""
+        """Machines whose nodes are not members now: they are joining, have left, were evicted, or lost their disks."""
         self.trace: list[str] = []
         self.profile = Profile()
         self.master: MasterKey | None = None
