@@ -44,7 +44,7 @@ def test_bundle_describes_each_node_without_secrets(tmp_path: Path) -> None:
         }
         secrets = [secret for _, secret in secrets_of(farm)]
         texts = secret_texts(tmp_path)
-    # Then the first one lists the killed node, and has the views of both others, and profile and settings of the first.
+    # Then the first bundle lists the killed node, and has the views of the other two, and data for admins of the first.
     found = bundles[ADMIN_TOKEN_FILE]
     summary = json.loads(found["summary.json"])
     assert [each["name"] for each in summary["answered"]] == [first.name, second.name]
@@ -54,7 +54,7 @@ def test_bundle_describes_each_node_without_secrets(tmp_path: Path) -> None:
     assert debug["settings"]["farm_key"].endswith("farm.key")
     assert debug["profile"]["processorS"] > 0
     assert any("ConsensusServer" in each["name"] for each in debug["tasks"])
-    # The garbage collector does not check the functions of all modules.
+    # Functions of modules are excluded from garbage collection, so the document does not count them.
     assert {each["type"]: each["count"] for each in debug["memory"]["types"]}.get("builtins.function", 0) < 3_000
     # And it has the history of each running node, and the views that this node collected.
     for node in (first, second):

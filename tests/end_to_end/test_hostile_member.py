@@ -123,8 +123,8 @@ def attack(farm: Farm, share: float) -> None:
         assert "Traceback" not in node.log_file.read_text(errors="replace"), farm.logs()
         assert node.resident_bytes() - memory[node.name] < GROWTH_BOUND_BYTES
         assert node.view().raft.term < 2**62, "terms were not used up"
-        # 3 is a warning: the member is down, and its report names a master that no other server reports. On a busy
-        # machine an election may be in progress.
+        # Exit code 3 is a warning: the member is down, and its report names a master that no other server reports. On a
+        # busy machine an election may be in progress.
         farm.wait_until(
             lambda node=node: call("status", "--node", node.directory).returncode in (0, 3),  # type: ignore[misc]
             START_BOUND_S,

@@ -77,7 +77,7 @@ def test_listed_users_read_and_produce_each_record_once(tmp_path: Path) -> None:
         # When the writer produces records, with a producer id
         notes = [json.dumps({"note": number}) for number in range(100)]
         [offsets] = kafka_python(listen, {"login": writer, "produce": notes, "idempotent": True})
-        assert (len(offsets), offsets) == (100, sorted(set(offsets)))  # Reports of the node may lie between.
+        assert (len(offsets), offsets) == (100, sorted(set(offsets)))  # The node's own entries may lie between.
 
         # Then the reader gets the log of `GET /v1/log`, without control records
         reading = {"login": reader, "read": offsets[-1] + 1}

@@ -9,8 +9,8 @@ Every write returns the value that it replaced. Every read obtains a read index;
 one. So if a newcomer lacks part of the log, or a client gets a premature answer, no single store could have produced
 the history (`linearizability`).
 
-On a busy machine shorter election timeouts would replace the leader again and again. Each new leader sends the log to a
-joining server from the start.
+The election timeouts are long (`CALM`). On a busy machine shorter ones would replace the leader again and again. Each
+new leader sends the log to a joining server from the start.
 """
 
 import argparse

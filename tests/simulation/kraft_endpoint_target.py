@@ -6,9 +6,9 @@
 The listener has all services. The service of the quorum uses a server that leaves some requests unanswered. The
 services of administrators, consumers, producers and groups use a topic in memory. A second listener requires a login.
 The checks: no connection ends the listener or another connection. A client gets the responses to its requests, in
-order, each in the requested version. A client without a login gets only the responses that lead to it. After the
-clients have left, nothing is held: no connection, no byte of a budget, no group member, no request that waits at the
-server. Then a correct client logs in and reads the complete log.
+order, each in the requested version. A client without a login gets only responses that a login needs. After the clients
+have left, nothing is held: no connection, no byte of a budget, no group member, no request that waits at the server.
+Then a correct client logs in and reads the complete log.
 
 The limits are small, so that each is reached. A mock clock provides the time, so the program never really waits.
 """

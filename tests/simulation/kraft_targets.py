@@ -7,8 +7,8 @@ A decoder uses at most a small multiple of the input's size in memory (measured 
 the measurement takes long). Messages of the quorum pass through the mapping to the core, as in a server. A login
 succeeds only with the proof of the password.
 
-The limits are small, so that inputs exceed them. Bombs, whose few bytes inflate to gigabytes or announce them, are also
-checked against the production limits.
+The limits are small, so that inputs exceed them. Bombs, whose few bytes inflate to many megabytes or announce far more,
+are also checked against the production limits.
 """
 
 import json

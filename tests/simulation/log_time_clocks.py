@@ -8,9 +8,9 @@ servers crash and restart, and occasionally the complete farm is off for weeks. 
 
     ahead     log time is at most the allowance and `SKEW_MS` ahead of the true time
     late      log time is below the true time by a period and the tolerance for dates at most. This applies from two
-              periods after the election of a leader that does not lie, regardless of its clock. It applies while a
-              majority of the voters is up with right clocks
-    publish   under the conditions of `late`, no right clock counts as off, and one of the servers publishes
+              periods and 6 s after the election of a leader that does not lie, regardless of its clock. It applies
+              while a majority of the voters is up with right clocks
+    publish   under the conditions of `late`, no right clock counts as off, and at some time a server publishes
 
 The true time is simulated time; right clocks are within `SKEW_MS` of it.
 """

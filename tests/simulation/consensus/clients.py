@@ -226,7 +226,7 @@ class Clients:
             self._end(client, call, found, answered=True)
 
     def _expired(self, client: Client, call: Call, index: Index) -> None:
-        """End a call of unknown outcome; a new session begins at the highest index received since."""
+        """End a call of unknown outcome; a new session begins at the highest index that the client has received."""
         client.seen = max(client.seen, index)
         if client.call is call:
             client.session_start = client.seen

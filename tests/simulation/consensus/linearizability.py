@@ -12,8 +12,8 @@ of the history (Gibbons and Korach 1997, "Testing shared memories", for register
 An order of all operations exists exactly if an order of the chains exists. Within a chain, each span must be able to
 precede the next one. Across chains, the required precedences must not form a cycle.
 
-An operation without an answer may have taken effect at any time after its call, or never. If its value was never read,
-it may have been last, so it is ignored; the others remain open until the end.
+An operation without an answer may have taken effect at any time after its call, or never. If no other operation found
+its value, it may have been the last one, so it is ignored. Otherwise it remains open until the end.
 """
 
 from collections.abc import Iterable, Sequence

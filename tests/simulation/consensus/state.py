@@ -50,7 +50,7 @@ def chained(chain: int, entry: Entry) -> int:
 
 @dataclass(slots=True)
 class Store:
-    """The state of the service: numbers by number. `on_executed` is called for each execution."""
+    """The state of the service: a number for each key. `on_executed` is called for each execution."""
 
     on_executed: Callable[[Index, int], None]
     values: dict[int, int] = field(default_factory=dict)

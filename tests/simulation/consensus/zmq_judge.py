@@ -2,7 +2,7 @@
 
     one at a time      a leader has one request per follower; the next waits until it is answered or overdue
     no idle entry      a new leader appends an entry only if, by its own commit index, an entry of an older term is
-                       uncommitted
+                       uncommitted, or if its configuration is joint
     payload            a command has at least one byte after its head
     joint              every change of the members passes a joint configuration (`checker`)
 
@@ -83,7 +83,7 @@ class ZmqJudge:
         return sent_chunk or correlation in progress.in_flight or correlation in progress.expired
 
     def arrived(self, answerer: ServerId, request: PeerRequest) -> None:
-        """Check a request that a server processes; a request of an older term is refused first."""
+        """Check a request that a server processes. The server refuses a request of an older term unprocessed."""
         if answerer not in self._package or request.term < self._machines[answerer].term:
             return
         # A crash may lose committed entries that were not yet stored here: the server no longer knows their commit.

@@ -5,8 +5,8 @@
                        source address (`tests.simulation.gossip_hostility`)
 
 The entries of a leader reach the log, so each server applies them, now and after each restart. A leader has the right
-to evict and remove servers, so this leader does not do that. The datagrams claim that members are dead, or have other
-addresses and incarnations, and come from members that do not exist.
+to evict and remove servers, so this leader evicts only invented nodes. The datagrams claim that members are dead, or
+have other addresses and incarnations, and come from members that do not exist.
 
 An eviction ends both kinds of hostility: the member loses its rights, and the farm replaces its keys. The liar still
 has the earlier keys. Afterwards the farm must be healthy, and all state machines must be equal.

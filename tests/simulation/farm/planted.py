@@ -77,7 +77,7 @@ TOUR: Final = (
     Fault(30.0, 42.0, Nemesis.ISOLATE, ("node-3",)),
     Fault(45.0, 46.0, Nemesis.POWER_CUT, ("node-1", "node-2", "node-3")),
 )
-"""Each node is cut off in turn, so one of them leads; then all lose their power."""
+"""Each node is cut off in turn, so the leader is cut off, too; then all lose their power."""
 LONG_ISOLATION: Final = (Fault(2.0, 22.0, Nemesis.ISOLATE, ("node-3",)),)
 NO_DISK_S: Final = 95.0
 EXCLUDING_S: Final = 150.0

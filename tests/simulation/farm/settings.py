@@ -25,7 +25,7 @@ GOSSIP_PORT: Final = 7668
 RAFT_PORT: Final = 7669
 I2CP_PORT: Final = 7654
 SMALL_LOG: Final = ServerOptions(snapshot_log_bytes=12 * 1024, snapshot_age_ms=60_000, retain_bytes=0)
-"""Limits for a snapshot about each minute, without earlier entries. The product's settings lack them."""
+"""Options for a snapshot about each minute, without earlier entries in the log. The product's settings lack them."""
 
 
 def no_more_settings(_: Host) -> str:

@@ -32,7 +32,7 @@ LENGTH_MS: Final = 120_000
 SETTLING_MS: Final = 15_000
 
 PAPER: Final = replace(SwimOptions.lan(), suspicion_multiplier=5, suspicion_max_multiplier=6)
-"""Lifeguard as the paper measures it: alpha 5, beta 6, 1 s, 500 ms, 3 helpers, multiplier up to 8."""
+"""Lifeguard as the paper measures it: alpha 5, beta 6, period 1 s, timeout 500 ms, 3 helpers, multiplier up to 8."""
 PLAIN: Final = PAPER.plain_swim()
 
 PARTS: Final[Mapping[str, SwimOptions]] = {
