@@ -115,7 +115,7 @@ REPORT = Report(
 
 
 def samples() -> tuple[dict[str, Any], ...]:
-    """Return one entry of each kind, with all its fields."""
+    """Return one entry of each of these kinds, with all its fields."""
     records = (
         replace(REPORT, request="client-0-1"),
         Clock(BASE_MS, 1, 30_000),

@@ -71,7 +71,7 @@ def ratio_of(counts: Sequence[float], baselines: Sequence[float], random_seed: i
 def none_of(baseline: int) -> Figure:
     """Return zero with the interval from the rule of three, if none of `baseline` independent cases had an event.
 
-    Resampling zeros gives zeros. With an expectation of three or more, at least one event would occur with 95 %.
+    Resampling zeros gives zeros. With an expectation of three, an event would occur with a probability of 95 %.
     """
     return Figure(0.0, 0.0, min(3 / baseline, 1.0))
 
