@@ -1,8 +1,9 @@
 """kafka-python as an application uses it, in a separate process, because its modules emit warnings that tests forbid.
 
-    python -m tests.end_to_end.kafka_python '[{"read": UNTIL, "group": …}, …]'  prints the records below UNTIL
+    python -m tests.end_to_end.kafka_python '[{"read": UNTIL, "group": …}, …]'  prints the records up to UNTIL
     python -m tests.end_to_end.kafka_python '[{"produce": [VALUE, …]}, …]'      prints an offset or error per value
 
+The last batch that is read may have records at UNTIL and after it; they are printed too.
 A job also contains "listen", "login" (the client's settings) and, with "produce", "idempotent". The output is a JSON
 array with the result of each job.
 """

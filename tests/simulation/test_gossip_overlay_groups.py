@@ -1,7 +1,7 @@
 """Groups larger than a node's capacity: a partition heals, and a departure differs from a failure.
 
 Two presets for such a group are tested. With `lan`, each member has a directory of all members, and few peers. In the
-overlay, a member lists hardly more than its peers. `make soak` runs each test with both and under more random seeds.
+overlay, a directory has at most 16 of the 24 members. `make soak` runs each test with both and under more random seeds.
 Every message contains the seed.
 """
 

@@ -11,7 +11,8 @@ from tests.simulation.consensus.trace import TraceError, run_traced
 SEEDS = {"append": 29, "fetch": 129, "kraft": 1, "zmq": 70}
 """A history of each strategy.
 
-In history 29, entries become durable after a later term. In 129, a fetching follower cuts its log by index and term.
+In history 29, entries become durable after a later term has begun. In 129, a fetching follower cuts its log by index
+and term.
 """
 ACTIONS = {
     "append": ("Timeout", "UpdateTerm", "Vote", "BecomeLeader", "AppendEntry", "AcceptEntry", "AdvanceCommit"),
