@@ -218,7 +218,7 @@ class Joiner:
             text = (
                 f"the node at {source.host}:{source.port} has this farm's label and seals its gossip with a key that"
                 " this node does not have: one of the two key files is not the farm's current one. Copy the current key"
-                " from a member to that node, then start it again; this node continues to try"
+                " from a member to the node with the other file, then start that node again; this node continues to try"
             )
             self._context.emit(Alarm(AlarmKind.KEY_RETIRED, text))
 
