@@ -5,7 +5,7 @@
     replies    complete replies and their reader
     json       application entries
 
-`check` returns the name of the outcome, and raises `FuzzError` or an unexpected error of a decoder. An input is bytes;
+`check` returns the name of the outcome, or raises `FuzzError` or an unexpected error of a decoder. An input is bytes;
 the caller prints a failing input as hexadecimal.
 """
 
@@ -104,7 +104,7 @@ class UpgradeTarget(Subject[bytes]):
             "farm", lambda: (CREDENTIALS,), lambda: peer_identity, self._random.randbytes, peers_of(1)
         )
         self._without_directory = replace(self._caller, peers=None)
-        """An initiator that checks no proof: a recorded proof is never valid for a client's next handshake."""
+        """An initiator that does not check proofs, because the proof of a recorded response is never valid again."""
         self._session = Session()
         self._accepted: set[str] = set()
         self._challenge = self._server_answer(self._client(Session()).request())
@@ -335,7 +335,7 @@ class ReplyTarget(Subject[bytes]):
         ]
 
     def make(self, random: Random) -> bytes:
-        """Return a mutated reply; some keep their length, the only property that their reader checks."""
+        """Return a mutated reply; half of them have the length of a reply, so that its fields are decoded."""
         data = mutated(random.choice(self._known), random, self._known, NUMBERS)
         size = len(self._known[0])
         return (data + bytes(size))[:size] if random.random() < 0.5 else data

@@ -1,6 +1,6 @@
 """The endpoint target of the KRaft fuzz: conversations of a listener with many clients, mostly hostile.
 
-    STEPS steps ─▶ connect │ send │ stop reading │ log in │ hang up │ pause │ change the log
+    the steps   ─▶ connect │ send │ stop reading │ log in │ hang up │ pause │ change the log
                      └─▶ every response is checked against the requests; at the end a correct client reads the log
 
 The listener has all services. The service of the quorum uses a server that leaves some requests unanswered. The
@@ -98,7 +98,7 @@ _PLACES: Final = 20
 
 
 class Step(msgspec.Struct, array_like=True):
-    """One action of the client at `place`."""
+    """One action of the client at `place`, a pause, or a change of the log."""
 
     kind: str
     place: int = 0

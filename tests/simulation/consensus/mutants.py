@@ -1,7 +1,7 @@
 """Planted bugs: the simulator must find each of them, to prove that it detects this kind of bug.
 
-A mutant replaces one function of the core while its context lasts. Each is a mistake of real implementations, or one
-that the core's documentation warns of.
+A mutant replaces functions of the core while its context lasts. Each is a mistake of real implementations, or one that
+the core's documentation warns of.
 """
 
 from collections.abc import Callable, Iterator
@@ -377,7 +377,7 @@ MUTANTS = (
     ),
     Mutant(
         "leader-of-a-term-not-reached",
-        "the sender of a term too far ahead is accepted as leader of the term that was stepped to",
+        "the sender of a term too far ahead is accepted as leader of the nearer term that the server adopts",
         ((ServerRole, "check_term", _follow_who_is_far_ahead),),
         kind=Kind.FAR_TERMS,
     ),

@@ -329,7 +329,7 @@ def _changes_version(persist: Persist) -> bool:
 def run_traced(
     seed: int, length: Length, strategy: ProtocolStrategy = STRATEGIES["append"], kind: Kind | None = None
 ) -> TraceChecker:
-    """Run one history, and validate it; return the counts."""
+    """Run one history, and validate it; return the checker with its trace."""
     world = World(seed, strategy, kind=kind, make_checker=TraceChecker)
     checker = world.checker
     assert isinstance(checker, TraceChecker)

@@ -8,10 +8,11 @@ of the request, are not sent. A failure may lack a hint, and a snapshot lacks th
 
 *The asker* has one DEALER for each other server. It repeats only the newest request. It keeps the last few requests,
 each for one reply, because a follower with a slow disk replies late but correctly. A cut link or a stopped end breaks a
-connection, whose requests are lost. The next connection has another identity.
+connection, whose messages under way are lost. The next connection has another identity.
 
 *The answerer* processes appends and chunks once. A request with the id and identity of the newest one gets the same
-reply; before this reply, the core receives only a heartbeat. The answerer drops a request with an inexpressible reply.
+reply; before this reply, the core receives only a heartbeat. The answerer forgets a request if the wire cannot express
+its reply.
 
 *A server of the package* does not read while it processes an append or a chunk, so it replies in order. Our servers
 answer a heartbeat before an append that waits for the disk.
@@ -79,7 +80,7 @@ class Judge(Protocol):
     def check_request(
         self, asker: ServerId, answerer: ServerId, request: Request, unanswered: "PendingRequest | None"
     ) -> None:
-        """Check a request that replaces another one."""
+        """Check a new request, which replaces the unanswered one."""
 
     def arrived(self, answerer: ServerId, request: PeerRequest) -> None:
         """Check a processed request, not a debounced repetition."""
@@ -127,7 +128,7 @@ class _Dealer:
 
 @dataclass(slots=True, eq=False)
 class _Taken:
-    """The newest append or chunk of a peer."""
+    """A request that has arrived, and its reply."""
 
     connection: _Connection
     rpc: PeerRequest
@@ -136,7 +137,7 @@ class _Taken:
 
 @dataclass(slots=True, eq=False)
 class _Transfer:
-    """A snapshot that a leader sends to a server, and its members after the sender has sent them."""
+    """A snapshot that a leader sends to a server, and its members when the receiver knows them."""
 
     term: Term
     last: LogId
@@ -237,7 +238,7 @@ class ZmqSockets(TcpConnections[_Connection]):
         return dealer
 
     def _transmit(self, asker: ServerId, answerer: ServerId, pending: PendingRequest) -> None:
-        """Send the newest request, and repeat it until it is answered."""
+        """Send the newest request; repeat it until it is answered, if it may be repeated."""
         dealer = self._dealers.get((asker, answerer))
         if dealer is None or dealer.unanswered is not pending:
             return

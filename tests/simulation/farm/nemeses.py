@@ -85,7 +85,7 @@ _HONEST: Final = {Nemesis.HOSTILE: Nemesis.JOIN_AND_EVICT}
 LATER: Final = (Nemesis.ROT, Nemesis.CLIENT_KEY)
 """Actions after the others, drawn separately."""
 DISASTERS: Final = (Nemesis.LOG_TIME, Nemesis.RECOVER)
-"""Actions that end the others in a part of the trials."""
+"""In a part of the trials, one of these is the last action."""
 DISASTER_SHARE: Final = 1 / 3
 _WEIGHTS: Final = {Nemesis.KILL: 3, Nemesis.POWER_CUT: 4, Nemesis.ISOLATE: 3, Nemesis.ONE_WAY: 2}
 FIRST_CLOCKS_S: Final = (0.0, 315_532_800.0, 2_208_988_800.0, 4_102_444_800.0)

@@ -243,7 +243,7 @@ class Operator:
         await self._start(name)
 
     async def _admit(self, name: str) -> None:
-        """Approve the identity that runs on a machine."""
+        """Approve the node that runs on a machine."""
 
         async def approve(client: ControlClient) -> None:
             async with self._world.control(name) as own:
@@ -269,7 +269,7 @@ class Operator:
         await self.export()
 
     async def _resist(self, name: str) -> None:
-        """Evict a member that has led and lies."""
+        """Hand leadership to a hostile member, then evict it while it lies."""
 
         async def hand_over(client: ControlClient) -> None:
             await client.transfer(to=name)

@@ -86,7 +86,7 @@ class Pipe:
         self._target = target
         self._last_s = 0.0
         self._held: deque[_Segment] = deque()
-        """Segments that a blocked link has lost so far."""
+        """Segments to send again: a blocked link lost them, or they wait behind a lost one."""
         self._retry_s = RETRY_FIRST_S
         self._stalled_s: float | None = None
         self.under_way_bytes = 0
@@ -147,7 +147,7 @@ class End:
         self.readable = Waiter()
         self.writable = Waiter()
         self.on_readable: Callable[[], None] | None = None
-        """Called when bytes arrive, for a selector."""
+        """Called when a read would return something new, for a selector."""
         self.has_vanished = False
         """True after a power cut of its machine."""
         self.is_closed = False
