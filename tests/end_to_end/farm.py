@@ -81,7 +81,7 @@ def wait_until(
 
 
 def command(*arguments: str | Path) -> list[str]:
-    """Return the command line of an installed `garlicfarm`."""
+    """Return the command line of `garlicfarm` with these arguments."""
     return [sys.executable, "-m", "bridge.cli.main", *map(str, arguments)]
 
 
@@ -284,7 +284,7 @@ class Farm:
         return _leader({node: node.view() for node in self.running})
 
     def settled(self) -> Node | None:
-        """Return the leader if all nodes run, follow it, have applied its committed entries, and have reported."""
+        """Return the leader if the farm has a publisher, and all nodes follow it, have its log, and have reported."""
         stopped = [node.name for node in self.nodes if not node.running]
         assert not stopped, f"{stopped} ended without a signal\n{self.logs()}"
         views = {node: node.view() for node in self.nodes}

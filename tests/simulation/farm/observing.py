@@ -4,7 +4,7 @@
     FileRouter.publish…      ──▶ Observer.publications; also `Router` of `routers`
     the nodes' own traces    ──▶ Observer.verdicts, clusters, alarms
 
-The methods are wrapped in place, so the observer records each action itself, not the node's report of it.
+The first two are wrapped in place, so the observer records each action itself, not the node's report of it.
 """
 
 from collections import Counter
