@@ -123,7 +123,7 @@ def run(subject: Subject[Any], seed: int, count: int) -> bool:
 
 
 def within_memory(decode: Callable[[], Result], read_bytes: int, random: Random, factor: int) -> Result:
-    """Return the result of `decode`; for every fiftieth input, check its memory use against `read_bytes`."""
+    """Return the result of `decode`; for about one input in fifty, check its memory use against `read_bytes`."""
     if random.random() >= MEASURED_SHARE:
         return decode()
     tracemalloc.start()

@@ -1,10 +1,10 @@
 """Servers that applied the same prefix of the log have the same state, regardless of how they reached it.
 
-The log holds all possible entries of a hostile environment, as bytes. They are reports of servers with one or several
-masters, clock entries, and publications by each node that considers itself the publisher. The log also has commands
-within and outside their limits, repetitions under one request id, and garbage. One server applies it in order. Another
-one receives entries twice. A third restarts at random places from its own snapshot, as bytes, and receives the missing
-entries together. Time is simulated; a failure names its seed.
+The log has the entries of a hostile environment, as bytes. They are reports of servers with up to two masters, clock
+entries, and publications by each node that considers itself the publisher. The log also has commands within and outside
+their limits, repetitions under one request id, and garbage. One server applies it in order. Another one receives some
+entries twice. A third restarts at random places from its own snapshot, as bytes, and receives the missing entries
+together. Time is simulated; a failure names its seed.
 """
 
 from collections.abc import AsyncIterator, Iterable

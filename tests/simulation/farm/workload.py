@@ -1,10 +1,10 @@
 """Clients of a trial: they write unique values to a few keys under request ids, read the log, and send commands.
 
-    Client.run    one call after the other, on any node; a write with an unknown result is repeated elsewhere
+    Client.run    one call after the other, on any node; a write without a positive result is repeated on any node
     Call          its times, its request and its result, for `checks`
 
-A write is an entry `{"key": K, "value": V}`. Its request id makes repetitions count once. A read is a linearizable page
-of the log: a key has the value of its last write in the page.
+A write is an entry `{"key": K, "value": V}`. Its request id makes repetitions count once. A read is linearizable, and
+takes the log up to its commit index: a key has the value of its last write there.
 """
 
 import json
