@@ -217,7 +217,7 @@ class Disk:
     # -- faults --------------------------------------------------------------------------------------------------------
 
     def rot(self, random: Random, pattern: str = "**/*") -> str:
-        """Flip one bit of one stored file that is not empty; return its path, or an empty text without such a file."""
+        """Flip one bit of one stored file; return its path and the offset, or an empty text if all files are empty."""
         self._keep_present_content()
         files = sorted(each for each in self.root.glob(pattern) if each.is_file() and each.stat().st_size)
         if not files:

@@ -170,7 +170,7 @@ class World:
             each(host, structure)
 
     async def join(self, number: int, disk: Callable[[Path], HostDisk] = PlainDisk) -> Host:
-        """Add a machine, and start its node with the key file that `garlicfarm keys` makes for this farm."""
+        """Add a machine, and start its node with the farm's key file, as `garlicfarm keys export` writes it."""
         running = next(name for name, host in self.hosts.items() if host.run is not None and not host.is_paused)
         async with self.control(running) as client:
             farm_key = (await client.call(KEYS_EXPORT)).farm_key
