@@ -37,7 +37,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
 
 
 def raft_port_of(node: Node, farm: Farm) -> RaftPort:
-    """Return the address and password from the copied key file."""
+    """Return the address of the node's Raft port, with the password of the copied key file."""
     key = load_farm_key(farm.directory / "farm.key")
     host, _, port = addresses(node)[1].rpartition(":")
     shown = key.digest_credentials[0]

@@ -286,7 +286,7 @@ class World:
         self._start_all()
 
     def _gets_on(self) -> bool:
-        """Wait for progress after healing, or raise; return False if rot has left no electable server."""
+        """Wait for progress after healing, or raise; return False if only the lost servers prevent an election."""
         # A job that a slow disk began before healing takes its full time.
         deadline = self.now + _SETTLING_MS + self._profile.steady_disk_ms
         while not self._settled():
@@ -303,7 +303,8 @@ class World:
     def _settled(self) -> bool:
         """Return True if there is progress.
 
-        A write was answered since healing, and all members have applied the entries committed until healing.
+        A write was answered since healing. The configuration is not joint, and has no lost server. All members have
+        applied the entries committed until healing.
         """
         configuration, lost = self.checker.configuration, [mate for mate in self.machines.values() if mate.has_stopped]
         return (

@@ -105,7 +105,8 @@ def judge_key(history: Sequence[Operation]) -> Verdict:
 def _chains(writes: Sequence[Operation], spans: dict[int, _Span]) -> list[list[_Span]] | None:
     """Group the spans into chains, first NOTHING's.
 
-    Return None if two writes found the same value, or if a write found a value that was never written.
+    Return None if two writes found the same value, if a write found a value that was never written, or if writes found
+    each other's values in a cycle.
     """
     successors: dict[int, int] = {}
     for write in writes:
@@ -120,7 +121,7 @@ def _chains(writes: Sequence[Operation], spans: dict[int, _Span]) -> list[list[_
             chain.append(successors[chain[-1]])
         chains.append(chain)
     if sum(map(len, chains)) < len(spans):
-        return None  # a cycle of writes that found each other's values
+        return None  # a cycle
     chains.sort(key=lambda chain: chain[0] != NOTHING)
     return [[spans[value] for value in chain] for chain in chains]
 
