@@ -1,9 +1,10 @@
 """Limits of the nodes at each moment of a trial: numbers of the states, tasks, descriptors, objects.
 
     Limits.look ──▶ the state of each running node    within the declared bounds (`objection_to_state`)
-                    its tasks, its descriptors        at most `TASKS_MAX`, `DESCRIPTORS_MAX`
+                    its tasks                         at most `TASKS_MAX`
                     the commit index in its files     not above the entries that a node has applied
-                    objects of the whole process      at most `OBJECTS_MAX` for each machine
+                    descriptors of the process        at most `DESCRIPTORS_MAX` for each machine
+                    objects of the process            at most `OBJECTS_MAX` for each machine
 
 Other servers refuse the snapshot of a state beyond its bounds. So the state must always be within them, and not only at
 the end. Python has one heap, so the objects of one node are not known. A node with a fixed number of peers needs a
