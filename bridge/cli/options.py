@@ -187,8 +187,7 @@ directory_path = click.Path(path_type=Path, file_okay=False)
 
 
 def write_user_file(path: Path, text: str) -> None:
-    """Durably replace the content of a file that the user named; a link stays. After an OSError, the file is as before.
-    """
+    """Durably replace the content of a file that the user named; a link stays. An OSError leaves the file unchanged."""
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         with errors_with_path(path):

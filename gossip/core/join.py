@@ -11,9 +11,9 @@ same time. A search also slows down if it finds only members at capacity, for ex
 at this node.
 
 *The receiver* stores data of a joiner only after the joiner returns a token. If neither the receiver nor any known
-member has room, the receiver splits a link for a joiner with two vacancies: both ends of the link then link to the
-joiner. The receiver drops a JoinReq that loses against its record of the joiner: if the record says dead or departed,
-or has a later incarnation or another address. It pings the joiner with this record, so that the joiner refutes it.
+member has room, the receiver splits a link for a joiner with two vacancies. Both ends of the link then link to the
+joiner. The receiver drops a JoinReq if its record of the joiner is dead or departed, or has a later incarnation or
+another address. It pings the joiner with this record, so that the joiner refutes it.
 """
 
 from collections import deque

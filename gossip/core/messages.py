@@ -85,7 +85,7 @@ class UserMessageId(Struct, frozen=True, order=True, gc=False):
 
 
 class UserEvent(Struct, frozen=True, gc=False):
-    """An application's message to every member. (The RFC's Broadcast only announces presence.)"""
+    """An application's message to every member. The RFC's Broadcast is another message: it only announces presence."""
 
     message_id: UserMessageId
     name: str

@@ -7,16 +7,15 @@
 
 docs/explanation/gossip.md ("Spreading", "Verdicts of other members") explains the rules, and the option
 `first_hand_verdicts`. With this option, another node's suspect or dead verdict about an alive member only makes this
-node probe the member. An update about a newcomer is passed on only while the directory has room, or full directories
-would send each other the members that they drop, without end. This node refutes updates about itself by raising its own
+node probe the member. An update about a newcomer is passed on only while the directory has room. Otherwise full
+directories would send each other dropped members without end. This node refutes updates about itself by raising its own
 incarnation, at a bounded rate. An ack may contradict another node's verdict; in a correct group that happens when
 datagrams are lost. Contradicted verdicts, implausible ones, and refutations beyond their rate are counted together.
 More than `CONTRADICTED_PER_SECOND` raise an alarm, which ends `QUIET_MS` after the last verdict beyond that rate.
 
 *Suspicion.* A suspect has the timeout of the Lifeguard paper (section IV.B) to refute. Each further, independent
 accuser makes it less likely that the first accuser itself was at fault. With fewer than k possible further accusers the
-timeout is min. Both bounds grow with the logarithm of the group size, because a refutation takes longer to arrive in a
-large group.
+timeout is min. Both bounds grow with the logarithm of the group size, as the time of a refutation does.
 
     timeout = max - (max - min) * log(confirmations + 1) / log(k + 1),   k = multiplier - 2, not below min
 """

@@ -82,7 +82,7 @@ _PAIR: Final = array_head(2)
 _MARK: Final = token_bytes(8)
 _MARK_BYTES: Final = octets(_MARK)
 """Bytes that no sender can guess. `cbor2.loads` ignores trailing bytes, so `loads` decodes a pair of the value and
-these bytes: they are the second element only if no bytes follow the value."""
+these bytes. They are the second element only if no bytes follow the value."""
 
 
 def dumps(value: Any) -> bytes:

@@ -268,8 +268,9 @@ def test_servers_elect_despite_refused_address(own_quorum: Quorum) -> None:
 
 @pytest.mark.soak
 def test_servers_elect_despite_recorded_wrong_address(own_quorum: Quorum) -> None:
-    """A voter moves, then moves back but advertises the address that it left. The leader keeps this recorded address,
-    without another check, and a quorum remains after the loss of the leader.
+    """A voter moves, then moves back but advertises the address that it left.
+
+    The leader keeps this recorded address without another check. A quorum remains after the loss of the leader.
     """
     leader = own_quorum.leader()
     wrong = next(each for each in own_quorum.running if each != leader)

@@ -3,8 +3,8 @@
     request(random)         ─▶ a valid request of an API and version of the listener
     hostile(random, known)  ─▶ the bytes of one step: requests, mutated ones, many together, half of one, or garbage
 
-A `Wire` is the client's end of a connection in memory. It collects the bytes that the server sends. If `takes` is false,
-the server waits as for a client that does not read.
+A `Wire` is the client's end of a connection in memory. It collects the bytes that the server sends. If `takes` is
+false, the server waits as for a client that does not read.
 """
 
 import struct

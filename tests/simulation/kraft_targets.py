@@ -3,8 +3,8 @@
     frames that Kafka sent, generated messages, batches ─▶ up to six mutations ─▶ decode ─▶ encode ─▶ decode
 
 The checks of each input: only `KafkaWireError` is raised. A decoded message is encoded to bytes with the same meaning.
-A decoder uses at most a small multiple of the input's size in memory (measured only for about one input in fifty,
-because the measurement takes long). Messages of the quorum pass through the mapping to the core, as in a server. A
+A decoder uses at most a small multiple of the input's size in memory. This takes long to measure, so only about one
+input in fifty is measured. Messages of the quorum pass through the mapping to the core, as in a server. A
 login succeeds only with the proof of the password.
 
 The limits are small, so that inputs exceed them. Bombs, whose few bytes inflate to many megabytes or announce far more,

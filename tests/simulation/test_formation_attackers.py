@@ -12,8 +12,8 @@ Each founding is checked against three statements:
 - with a list of founders there are never two clusters, even if nodes do not reach each other.
 
 Without a list, nodes that do not reach each other can create two clusters, each with attackers. The simulation finds
-that case too, so the three statements cannot be stronger. It must also detect three planted bugs: a founding without
-endorsements, a founding endorsed only by its founders, and a founding adopted from any of its founders.
+that case too, so the three statements cannot be stronger. It must also detect three planted bugs. These are a founding
+without endorsements, one endorsed only by its founders, and one adopted from any of its founders.
 """
 
 import os

@@ -4,8 +4,8 @@
 
 An input is a multipart message; for a reply, the first frame is the type of the request. The checks of each input: only
 `ZmqRaftError` is raised. A decoded message is encoded to one with the same meaning, or refused if a list of peers is
-malformed. A decoder uses at most a small multiple of the input's size in memory (measured only for about one input in
-fifty, because the measurement takes long). The limits are small, so that inputs exceed them.
+malformed. A decoder uses at most a small multiple of the input's size in memory. This takes long to measure, so only
+about one input in fifty is measured. The limits are small, so that inputs exceed them.
 """
 
 import struct

@@ -1,8 +1,8 @@
 """`garlicfarm kraft format` and `random-uuid`: the directory of a KRaft server, as `kafka-storage` makes it.
 
 Options and rules are Kafka's. If the settings of a controller do not list voters, the command requires one of three
-options: create a quorum alone, create one with others, or join one. A wrong default would create a second quorum under
-the same cluster id.
+options. They create a quorum alone, create one with others, or join one. A wrong default would create a second quorum
+under the same cluster id.
 """
 
 from pathlib import Path

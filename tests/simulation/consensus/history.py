@@ -303,8 +303,8 @@ class World:
     def _settled(self) -> bool:
         """Return True if there is progress.
 
-        A write was answered since healing. The configuration is not joint, and has no lost server. All members have
-        applied the entries committed until healing.
+        A write was answered since healing. The configuration is not joint, and does not contain a lost server. All
+        members have applied the entries committed until healing.
         """
         configuration, lost = self.checker.configuration, [mate for mate in self.machines.values() if mate.has_stopped]
         return (

@@ -105,8 +105,8 @@ def judge_key(history: Sequence[Operation]) -> Verdict:
 def _chains(writes: Sequence[Operation], spans: dict[int, _Span]) -> list[list[_Span]] | None:
     """Group the spans into chains, first NOTHING's.
 
-    Return None if two writes found the same value, if a write found a value that was never written, or if writes found
-    each other's values in a cycle.
+    Return None if two writes found the same value, or if a write found a value that was never written. Also return None
+    if writes found each other's values in a cycle.
     """
     successors: dict[int, int] = {}
     for write in writes:

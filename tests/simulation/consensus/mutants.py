@@ -1,7 +1,7 @@
 """Planted bugs: the simulator must find each of them, to prove that it detects this kind of bug.
 
-A mutant replaces functions of the core while its context lasts. Each is a mistake of real implementations, or one that
-the core's documentation warns of.
+A mutant replaces functions of the core while its context lasts. Real implementations made these mistakes, or the core's
+documentation warns of them.
 """
 
 from collections.abc import Callable, Iterator

@@ -164,8 +164,7 @@ class Nemesis:
             stage.after(20 + soon_ms + random.randrange(100), lambda: self.start(server))
 
     def may_lose(self, server: ServerId) -> bool:
-        """Return True if this is the first loss, and each possible configuration keeps a majority; only in the trouble.
-        """
+        """Return True in the trouble, if this is the first loss, and each possible configuration keeps a majority."""
         lost = {other for other, machine in self._stage.machines.items() if machine.is_lost} | {server}
         if not self._stage.trouble or len(lost) > 1:
             return False

@@ -11,8 +11,7 @@ each for one reply, because a follower with a slow disk replies late but correct
 connection, whose messages under way are lost. The next connection has another identity.
 
 *The answerer* processes appends and chunks once. A request with the id and identity of the newest one gets the same
-reply; before this reply, the core receives only a heartbeat. The answerer forgets a request if the wire cannot express
-its reply.
+reply; before this reply, the core receives only a heartbeat. A request whose reply the wire cannot express is dropped.
 
 *A server of the package* does not read while it processes an append or a chunk, so it replies in order. Our servers
 answer a heartbeat before an append that waits for the disk.

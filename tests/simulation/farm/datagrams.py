@@ -68,7 +68,7 @@ class MemoryDatagrams:
             each.close()
 
     def send(self, source: "DatagramSocket", datagram: bytes, target: Address) -> bool:
-        """Send a datagram; return False if the machine has no power, or has lost the address of the socket."""
+        """Send a datagram; return False if the machine is off, or has lost the address of the socket."""
         host = source.host
         if not host.is_powered or not is_own(host, source.address.host):
             return False

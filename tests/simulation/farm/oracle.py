@@ -8,8 +8,7 @@
                   not no quorum           wrong while the node has not reached a majority for `LATE_S`
                   no quorum               wrong while a majority has worked, and all servers were linked, for `LATE_S`
                   X down, X left …        wrong while X has worked, and has been linked with the node, for `LATE_S`
-                  UDP to X is blocked     wrong unless a fault lost packets of all links within `LATE_S`, or an action
-                                          may have left a node without a running seed
+                  UDP to X is blocked     wrong without a cause of the alarm "udp-blocked" (`CAUSES`) within `LATE_S`
                   X does not report       wrong while X has worked, and has been linked with all servers, for `LATE_S`
     alarm         of a kind               wrong if none of its causes existed within `LATE_S`, or longer (`_LASTING`). A
                                           kind in `OF_MACHINE` needs a cause at the machine of the node

@@ -86,7 +86,7 @@ class Pipe:
         self._target = target
         self._last_s = 0.0
         self._held: deque[_Segment] = deque()
-        """Segments to send again: a blocked link lost them, or they wait behind a lost one."""
+        """Segments to send again: a blocked link lost them, or lost an earlier segment."""
         self._retry_s = RETRY_FIRST_S
         self._stalled_s: float | None = None
         self.under_way_bytes = 0

@@ -2,7 +2,7 @@
 
 A false verdict reaches a hundred members together, so events within one run depend on each other. An interval that
 assumes independence would be far too narrow. Ratios are therefore resampled by complete runs (bootstrap), which are
-independent: each has its own random seed. If a variant has no events, `none_of` uses the number of independent cases.
+independent: each has its own random seed. For a variant without events, `none_of` uses the number of independent cases.
 """
 
 from collections.abc import Sequence
