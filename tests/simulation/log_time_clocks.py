@@ -2,9 +2,10 @@
 
 `python -m tests.simulation log-time --seeds 1000`. Each seed is a farm of 3 to 7 voters, and of observers with false
 reports. Fewer than half of the voters are wrong at any time. A wrong clock jumps (up to 90 days either way) or drifts,
-or its server lies in its reports. A lying leader also writes clock entries that are far ahead, many in a row, or at the
-limit. A voter with a corrected clock counts as wrong until its last wrong reading is obsolete. Leaders change, servers
-crash and restart, and sometimes the complete farm is off for up to 90 days. Otherwise a majority of the voters is up.
+or its server reports false times. As leader, such a server also writes clock entries that are far ahead, many in a row,
+or at the limit. A voter with a corrected clock counts as wrong until its last wrong reading is obsolete. Leaders
+change, servers crash and restart, and sometimes the complete farm is off for up to 90 days. Otherwise a majority of the
+voters is up.
 
     ahead     log time is at most the allowance and `SKEW_MS` ahead of the true time
     late      log time is below the true time by a period and the tolerance for dates at most. This applies from two

@@ -257,8 +257,8 @@ def features_of(strategy: Strategy, profile: Profile) -> Features:
 def _with_zmq(profile: Profile, random: Random) -> Profile:
     """Adapt a world to ØMQ Raft, which negotiates nothing: leases, pre-votes and learners are off.
 
-    A world of slow disks becomes a general one. A ØMQ reply cannot acknowledge a part of the appended entries, so a leader whose
-    followers' disks are slow loses its majority.
+    A world of slow disks becomes a general one. A ØMQ reply cannot acknowledge a part of the appended entries, so a
+    leader whose followers' disks are slow loses its majority.
     """
     kind = Kind.GENERAL if profile.kind is Kind.SLOW_DISKS else profile.kind
     return dataclasses.replace(

@@ -1,8 +1,8 @@
 """Rules of ØMQ Raft beyond Raft's own: for its wire, and for peers from the npm package.
 
     one at a time      a leader has one request per follower; the next waits until it is answered or overdue
-    no idle entry      a new leader appends an entry only if its configuration is joint, or if its log has an entry
-                       after its own commit index
+    no idle entry      a new leader appends only if its configuration is joint, or its log extends beyond its own commit
+                       index
     payload            a command has at least one byte after its head
     joint              every change of the members passes a joint configuration (`checker`)
 
