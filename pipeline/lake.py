@@ -55,7 +55,7 @@ PERIODS_MS = (PERIOD_MIN_MS, PERIOD_MAX_MS)
 _EVENT_ROWS = arrow_schema(EVENTS_SCHEMA)
 
 NAMED_MAX = 500_000
-"""The number of known pseudonyms, about 9 MB, above which the run drops them; later batches store them again."""
+"""The limit of known pseudonyms, about 9 MB. A run with more drops them, and later batches store them again."""
 _NAMED = {"destinations": "destination", "publishers": "master"}
 """The column of pseudonyms in a part of the current state."""
 UPKEEP = "upkeep"
@@ -187,7 +187,7 @@ class Lake:
 
     def _append_ranges(self, outcome: Outcome, batch: int, ranges: Mapping[str, Range]) -> None:
         if RANGES in outcome.rows:
-            # If a run was killed in this batch, the farm's row may already count it.
+            # If a run was killed in this batch, the farm's row may already count the entries of the batch.
             uncounted = [
                 {**each, "index": min(each["index"], ranges[each["farm"]].first - 1)}
                 if each["farm"] in ranges
@@ -245,7 +245,7 @@ class Lake:
 
 
 def _release_memory(ranges: Mapping[str, Range]) -> None:
-    """Return unused memory to the system after a large step; with many farms, this is a fifth of the process's."""
+    """Return unused memory to the system after a large step: with many farms, a fifth of the process's memory."""
     if len(ranges) > WHOLE_FARMS:
         pa.default_memory_pool().release_unused()
 

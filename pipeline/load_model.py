@@ -5,7 +5,7 @@
         a report of each running router     load follows the hour of the day and a router's own size
         periodically                        a publication, factors, an operator's cost or exclusion, a hostile entry
 
-The seed determines all bytes of the log. A router is a small automaton:
+The seed and the other parameters determine all bytes of the log. A router has these states:
 
     up ──(a restart: once in `RESTART_MEAN_DAYS`)──────────▶ down for 1 to 4 periods ──▶ up, uptime restarts
     up ──(failing ones: after an hour of rising job lag)───▶ down for 20 min on average ──▶ up, uptime restarts

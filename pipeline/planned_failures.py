@@ -10,7 +10,7 @@ failures, though a relief cannot be recognized while it begins. All of them come
 per router, and never within two hours of each other.
 
 In addition to the model's noise and season, a farm's load differs from day to day, and a router's load varies around
-its usual value. Each changes by about a sixth. So hardly any hour equals the same one of the day before.
+its usual value. Each changes by about a sixth. So hardly any hour equals the same hour of the day before.
 """
 
 import json
@@ -54,7 +54,7 @@ class Signal(StrEnum):
 KINDS = {Kind.DEGRADATION: 45, Kind.SUDDEN: 20, Kind.SPIKE: 25, Kind.RELIEF: 10}
 """The default frequency of each kind, in hundredths."""
 WORST = {Signal.LAG: (4.0, 20.0), Signal.TUNNELS: (0.1, 0.4), Signal.ROUND_TRIP: (3.0, 10.0)}
-"""The range of the factor on a signal at the end."""
+"""The range of the worst factor on a signal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,19 @@
-"""The run loop: writes the log into the tables exactly once, with Spark or in this process, and shows the progress.
+"""The run loop. It writes each entry of the log into the tables exactly once, and shows the progress.
 
     source `farm_tables` ─▶ micro-batch N ──▶ `Lake.write_outcome` ─▶ commit of N in <output>/checkpoint
                                                     └─▶ the thread of derived tables (`pipeline/gold/deriving.py`)
     source `farm_events` ─▶ micro-batch N ──▶ table `events` ──────▶ commit of N in <output>/checkpoint-events
 
-The engine is Spark with a session, and this process without a session (`pipeline/local`). In a bucket, Spark runs only
-the tasks of a batch; this process plans the batches, commits them and makes the derived tables. The engine writes the
-range of batch N into the checkpoint before the batch, and records its end after the batch. After a crash between
-them, the engine repeats the batch with the same number and the same range. The entry at an index of the log never
-changes, so the rows are the same. Each table has the number of its last batch (`pipeline/tables/delta.py`), so a
-repeated batch is skipped. Together this makes the processing exactly-once.
+The engine is Spark if there is a session, otherwise this process (`pipeline/local`). If the output is a bucket, Spark
+runs only the tasks of a batch; this process plans the batches, commits them and makes the derived tables. The engine
+writes the range of batch N into the checkpoint before the batch, and records the end of the batch after it. After a
+crash between the two records, the engine repeats the batch with the same number and the same range. The entry at an
+index of the log never changes, so the repeated batch has the same rows. Each table stores the number of its last batch
+(`pipeline/tables/delta.py`), and skips a batch that it has.
 
-A checkpoint and tables are valid for the version that wrote them. `LAYOUT` is raised when they change. A run continues
-a directory of a layout in `CONTINUED` and raises its number, so earlier versions refuse it. Another layout is refused
-with the remedy: read the log again into a new directory.
+`LAYOUT` is the number of the format of checkpoint and tables; each change of the format raises it. A run continues a
+directory with a layout in `CONTINUED`, and records `LAYOUT` there, so earlier versions refuse the directory. A run
+refuses any other layout with the remedy: read the log again into a new directory.
 """
 
 import json
@@ -97,9 +97,8 @@ BESIDE_SECONDS = 5
 TOPIC_FULL = 0.9
 """A batch of a topic counts as full if it has at least this share of the maximum number of offsets."""
 NOTED_WINDOWS_MAX = 1_000_000
-"""The limit of recorded windows, about 50 MB.
-
-Above it, a run with an end makes the tables by window before it continues to read.
+"""The limit of recorded windows of log time with new entries, about 50 MB. At this limit, a run with an end makes the
+tables by window before it continues to read.
 """
 
 
@@ -113,9 +112,9 @@ class Progress:
     tasks: int
     message: str
     read_through: int = 0
-    """The last entry read; 0 if not known yet."""
+    """The index of the last entry read, summed over all farms; 0 if not known yet."""
     newest: int = 0
-    """The last existing entry."""
+    """The index of the last existing entry, summed over all farms."""
     farms: frozenset[str] = frozenset()
     """The clusters with a known number of entries; empty with many farms."""
     removed: frozenset[str] | None = None
@@ -174,7 +173,7 @@ class RunSettings:
     metrics: RunMetrics | None = None
     """The counters of batches."""
     derived: bool = True
-    """True if a run with an end makes the tables by window. A run without an end always does."""
+    """True if a run with an end makes the tables by window. A run without an end always makes them."""
     alerting: Alerting | None = None
     """The alerting; it is notified of each batch in the tables."""
     interrupt: Interrupt = field(default_factory=Interrupt)
@@ -187,9 +186,9 @@ class RunSettings:
 
     @property
     def is_in_bucket(self) -> bool:
-        """True if only this process reads and writes the checkpoint and makes the derived tables, also with Spark.
+        """True if the output is a bucket or in HDFS.
 
-        It writes with conditions, and Spark does not.
+        Then this process, not Spark, uses the checkpoint and makes the derived tables: Spark cannot write conditionally.
         """
         return not isinstance(self.output, Path)
 
@@ -227,7 +226,7 @@ def run_once(session: SparkSession | None, settings: RunSettings) -> None:
 
 
 def _refreshed(output: Output, gold: Gold, session: SparkSession | None, lost_starts: LostStarts) -> bool:
-    """Bring the derived tables up to the log; return False after a lost start and its pause."""
+    """Bring the derived tables up to the log. After a lost start of Spark's Python process, pause and return False."""
     try:
         gold.refresh(gold.noted_through(LOG), session)
         BatchNotes(output, LOG).end_derived(gold.batches)
@@ -240,7 +239,7 @@ def _refreshed(output: Output, gold: Gold, session: SparkSession | None, lost_st
 
 
 def run_forever(session: SparkSession | None, settings: RunSettings, show: Callable[[], None]) -> None:
-    """Follow the log until the process is stopped; after batches, bring derived tables up to it and show them.
+    """Follow the log until the process is stopped; after batches, bring the derived tables up to the log and show them.
 
     Raises FarmLogError when the log cannot be read any more.
     """
@@ -297,7 +296,7 @@ def start_query(
     gold: Gold | None = None,
     entries: DataFrame | None = None,
 ) -> RunningQuery:
-    """Start the query that writes the log into the tables; `entries`: a stream of rows like the source `farm`'s."""
+    """Start the query that writes the log into the tables; `entries`: a stream with the columns of `farm`."""
     lake = Lake(
         settings.output,
         window_ms(settings.window),
@@ -347,7 +346,7 @@ def start_query(
             # One task for the whole batch: parts of it, each with a few rows, would take longer.
             write(work(lake.plan, entries), number)
 
-        # Without previews in a bucket, which charges for each request.
+        # A bucket charges for each request, so it does not get previews.
         shown = None if settings.is_in_bucket else lake.show_newest
         return LocalQuery(farms.entries_reader(), write_entries, checkpoint, trigger_s, shown).start()
     writes: WriteBatch = write
@@ -368,7 +367,7 @@ def _while_farm(session: SparkSession, settings: RunSettings, farm: str, write: 
             # After the last result, the tasks have read all records.
             found = [*results]
         except Exception:
-            # If the topic belongs to another cluster, this causes the error, such as missing offsets.
+            # A topic that now belongs to another cluster may be the cause, for example of missing offsets.
             with suppress(FarmSilentError):
                 refuse_other_farm(session, settings.source, {farm}, settings.interrupt.check)
             raise
@@ -454,7 +453,7 @@ def _trigger_s(settings: RunSettings, checkpoint: str) -> int:
 
 
 def refuse_orphaned(output: Output) -> None:
-    """Raise FarmLogError if a checkpoint is missing: batches would get known numbers again, and be skipped."""
+    """Raise FarmLogError if tables lack their checkpoint: they would skip new batches, which get the same numbers."""
     for checkpoint, tables in TABLES_OF.items():
         if (output / checkpoint).exists():
             continue
@@ -592,7 +591,7 @@ def unread_in(progress: Any) -> Unread:
 
 
 def removed_in(progress: Any) -> frozenset[str] | None:
-    """Return the clusters that have left the file of many farms; None if the report names the others."""
+    """Return the clusters that have left the file of many farms; None if the report names the remaining clusters."""
     (source,) = progress["sources"]
     latest = json.loads(source["latestOffset"] or "null") or {}
     return frozenset(latest["removed"]) if "removed" in latest else None
@@ -601,8 +600,8 @@ def removed_in(progress: Any) -> frozenset[str] | None:
 def places(progress: Any) -> tuple[int, int, frozenset[str], dict[str, str]]:
     """Return the numbers of read and existing entries in all logs, the farms, and the problem of each unread farm.
 
-    For a query that does not read entries, both numbers are 0, and the rest is empty. Both numbers exclude farms of
-    unknown length.
+    For a query that does not read entries, both numbers are 0, and the rest is empty. Unless all lengths are unknown,
+    both numbers exclude farms of unknown length.
     """
     (source,) = progress["sources"]
     end, latest = (json.loads(source[name] or "null") or {} for name in ("endOffset", "latestOffset"))

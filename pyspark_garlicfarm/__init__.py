@@ -1,9 +1,9 @@
-"""The registration of `spark.read.format("farm")` for any Spark program, without a call.
+"""The registration of `spark.read.format("farm")` for any Spark program, without a call of `dataSource.register`.
 
-At the first use of a Python data source, Spark imports every module of the path with a name `pyspark_…`. It uses the
-class `DefaultSource` of each. So this package is at the top level. A module that cannot be imported would disable the
-sources of all other packages too. So without the extra `pipeline` this module does not have a source, and Spark reports
-an unknown name.
+At the first use of a Python data source, Spark imports every top-level module with a name `pyspark_…`, and uses the
+class `DefaultSource` of each. A module that cannot be imported would disable the sources of all other packages too. So
+without the extra `pipeline`, the import succeeds without a source, and Spark reports that it does not know the name
+`farm`.
 """
 
 from contextlib import suppress

@@ -5,9 +5,9 @@
                                         │ one message for `unhealthy`, one more if the server becomes `silent`
                                         └ held back while its server is silenced or removed
 
-A farm's server has one firing alert at most. The alert is compared with the server's current state, not with each
-change. So a repeated batch, a restarted run and a backlog of days do not add messages. When a receiver works again, it
-gets the missed messages that still apply. A server that flaps stays in one outage, which counts its failures.
+A server has at most one firing alert. The alert is compared with the server's current state, not with each change. So a
+repeated batch, a restarted run and a backlog of days do not add messages. When a receiver works again, it gets the
+missed messages that still apply. A server that flaps stays in one outage, which counts its failures.
 
 A message's id contains a hash of the farm, the server, the beginning of the outage, and the number of earlier alerts of
 this outage. The run after a killed one may repeat a message with the same id, so a receiver can drop it. A message has

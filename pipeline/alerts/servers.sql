@@ -3,16 +3,17 @@
 --     outage      from the first row that is not healthy ──▶ to `ended_at`, after which it stays healthy for $keep_ms
 --     healthy_before    when it had become healthy before that outage; NULL if history begins later
 --     failures    how often it went down in that time: a server that flaps has one outage and many failures
---     gone        why no alert is due: an operator took it out, or it left by itself before it stopped. If the server is
---                 healthy again and the outage is not over yet, the state during the outage counts
+--     gone        why no alert is due: an operator removed the server, or it left in order before it stopped. If the
+--                 server is healthy again and the outage is not over yet, the state during the outage counts
 --
--- A correction can set log time back, so the order of transitions is the order of the log. If log time was set back since
--- the server became healthy, the length of its health is unknown: the earlier outage is over.
+-- A correction can set log time back, so the order of transitions is the order of the log. If log time was set back
+-- since the server became healthy, it is unknown how long it has been healthy: the outage then counts as over.
 --
--- Times are log time, as in `transitions`, also those of events: the clocks of two nodes may differ by hours, so they are
--- not compared. The events of one node have its own order. An event without log time cannot be placed between events of
--- other nodes: a server left in order only if that is also the last event of each node without dates. A server of which history is cut off (--keep-days) is
--- down since its last row in `current_watched`.
+-- All times are log time, also of events, because the clocks of two nodes may differ by hours. An event without log
+-- time is ordered only among the events of its observer, by the observer's clock. So a server has left in order only if
+-- its departure is also the last event about it at each observer whose events lack log time.
+--
+-- If --keep-days has dropped a server's history, the server is down since its last row in `current_watched`.
 WITH placed AS (
   -- Rows of earlier versions lack `after_index`.
   SELECT t.*, coalesce(t.index, t.after_index, max(t.index) OVER (
@@ -46,7 +47,8 @@ outages AS (
   HAVING bool_or(down)
   QUALIFY row_number() OVER (PARTITION BY farm, server_id ORDER BY outage DESC) = 1
 ),
--- The outages that are not over although the server is healthy, from its last report before them.
+-- The outages that are not over although the server is healthy. Each begins here four periods earlier, because the
+-- server may have left after its last report.
 down_times AS (
   SELECT o.farm, o.server_id, epoch_ms(o.began_at) - coalesce(4 * f.period_ms, 120000) AS from_ms,
     epoch_ms(o.healthy_since) AS until_ms
@@ -54,7 +56,7 @@ down_times AS (
   JOIN current_farm f ON f.farm = o.farm
   JOIN current_watched w ON w.farm = o.farm AND w.server_id = o.server_id AND w.state = 'healthy'
 ),
--- What entries and traces say of who a server is.
+-- The names and node ids of servers, from entries and traces.
 operators AS (
   SELECT farm, index, epoch_ms(log_time) AS at_ms, action, subject, CASE WHEN json_valid(detail) THEN detail ELSE '{}' END AS detail
   FROM operator_actions
@@ -78,7 +80,7 @@ known AS (
   UNION
   SELECT f.farm, TRY_CAST(data ->> '$.server' AS BIGINT), data ->> '$.name', data ->> '$.id'
   FROM trace CROSS JOIN current_farm f
-  -- Traces are read of one farm alone.
+  -- A run reads the traces of one farm only.
   WHERE kind = 'server-admitted' AND (SELECT count(*) FROM current_farm) = 1
 ),
 last_seen AS (
@@ -87,12 +89,12 @@ last_seen AS (
   FROM trace WHERE kind LIKE 'member-%' GROUP BY ALL
 ),
 members AS (
-  -- Of several nodes with an event at the same time, one that did not see it leave counts.
+  -- Among the last events of several observers at the same time, any event except `member-left` takes precedence.
   SELECT node, coalesce(max_by(kind, row(at_ms, kind <> 'member-left')) FILTER (NOT is_undated), 'member-left') AS kind,
     bool_and(kind = 'member-left') FILTER (is_undated) AS left_without_date
   FROM last_seen GROUP BY node
 ),
--- Who left in order.
+-- The servers for which no alert is due: removed, evicted, excluded, or departed in order.
 removals AS (
   SELECT farm, TRY_CAST(detail ->> '$.server' AS BIGINT) AS server_id, coalesce(at_ms, 0) AS from_ms,
     detail ->> '$.removed' = 'true' AS removed,
@@ -112,7 +114,7 @@ evicted AS (
 excluded AS (
   SELECT d.farm, d.server_id, 'all of its leaves are excluded by an operator' AS gone
   FROM current_destinations d
-  -- What the server's last report names.
+  -- Only the destinations in the server's last report.
   JOIN current_routers r ON r.farm = d.farm AND r.server_id = d.server_id AND r.index = d.index
   LEFT JOIN (
     SELECT farm, subject, max_by(detail ->> '$.excluded', index) AS excluded

@@ -1,8 +1,8 @@
 """`garlicfarm pipeline doctor`: the pipeline's requirements on this machine, missing parts, and remedies.
 
     ok        as it should be
-    warning   it runs, but a part is slow, missing or soon invalid
-    problem   it does not run; the command ends with 1
+    warning   the pipeline runs, but memory or disk space is scarce, or an optional part is missing
+    problem   the pipeline does not run; the command ends with 1
 
 Nothing here imports Spark or its dependencies: the command also serves machines without them.
 """

@@ -1,8 +1,8 @@
 """The entry point of `garlicfarm pipeline`, which the distribution registers in the group `garlicfarm.commands`.
 
 This is a separate module: the base install has this package without Spark, and the overview of all commands loads this
-module. So it imports only click; it imports the commands, with Spark, when one of them runs. Without Spark only the
-doctor runs, and any other command reports how to install Spark.
+module. So it imports the commands, with Spark, only when one of them runs. Without Spark only the doctor runs, and any
+other command reports how to install Spark.
 """
 
 import os

@@ -1,8 +1,9 @@
 """`garlicfarm pipeline floodfills`: the table `closest_floodfills` for the destinations in the tables.
 
 The routers come from a file with one hash a line (64 hexadecimal digits, or I2P base64), or from a router's directory
-`netDb`. Its files have names with their hashes: `routerInfo-HASH.dat`. The flag of a floodfill is inside its
-RouterInfo, and this command does not read it. So pass a list of floodfills, or read the result as "closest of these".
+`netDb`. The name of each file there contains a hash: `routerInfo-HASH.dat`. The content shows whether the router is a
+floodfill, and this command does not read the content. So pass a list of floodfills, or read the result as "closest of
+these".
 """
 
 import base64
@@ -24,7 +25,7 @@ _PREFIX, _SUFFIX = "routerInfo-", ".dat"
 
 
 _YEARS = range(1000, 9999)
-"""Years in the form `yyyyMMdd`, with a day before and after each of their days."""
+"""The years of a `yyyyMMdd`, except the last year, because `--day` needs a day after it."""
 
 
 def a_day(_: click.Context, __: click.Parameter, value: datetime | None) -> date | None:

@@ -203,7 +203,7 @@ def _text(**members: object) -> str:
 
 
 def repeats(request: str, last: str) -> bool:
-    """Return True if `request` is `last` or an earlier request of its sender; False if either is empty.
+    """Return True if `request` is `last` or an earlier request of the same sender; False if either is empty.
 
     A request is named `CLIENT-BORN-SEQUENCE`; names with different CLIENT-BORN parts have different senders.
     """

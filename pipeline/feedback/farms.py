@@ -116,7 +116,7 @@ class FarmsFile:
         self._read_again()
 
     def of(self, cluster: str, name: str | None) -> Reach | None:
-        """Return the access to the farm of this name in the file; None for a node of another cluster."""
+        """Return the access to the farm of this name; None for a directory, an unlisted farm or an unusable file."""
         with self._lock:
             with suppress(FarmLogError):
                 # The reader of the farms' file reports the error. The farms remain unchanged until the next call.

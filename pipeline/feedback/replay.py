@@ -4,10 +4,10 @@
                     └▶ Course: Weighing(tried)   ─▶ proposal? ─▶ its own `factors` entry, applied ─┘
     windows ────────▶ which servers were bad
 
-The weighing is the production code (`weighing.py`). It is called each time log time has moved, as in a run without
-delay. The `factors` entries of the recorded past are counted and ignored. Instead a course's own entries take effect,
-damped and expired as in the farm. Such an entry needs an index between two indexes of the log, so all indexes are
-doubled internally.
+The weighing is the production code (`weighing.py`). The replay requests a proposal each time log time has moved, as a
+run without delay does. The `factors` entries of the recorded past are counted and ignored. Instead a course's own
+entries take effect, damped and expired as in the farm. Such an entry needs an index between two indexes of the log, so
+all indexes are doubled internally.
 
 The reaction of clients is not simulated: reports stay unchanged, regardless of the factors. So the result shows how
 quickly, how far and at what cost a setting changes factors. It does not show the stability of the feedback loop.

@@ -81,7 +81,7 @@ class NodeSubmission:
     """Signs the submissions; without it the accepting node signs an entry in its own name."""
 
     def oldest(self) -> int:
-        """Return the nodes' oldest index."""
+        """Return the start of the range without gaps in the logs of the responsive nodes."""
         return FarmLog(self.addresses, self.credentials).oldest(self.cluster, CONTACT_SECONDS)
 
     def log_time_ms(self) -> int | None:

@@ -57,7 +57,7 @@ class Setting:
     period_weight: float = 0.2
     """The weights of a new report, and of a new period, in the smoothed figures."""
     change_min: float = 0.05
-    """The change of a factor above which an entry is submitted."""
+    """The relative change of a factor above which an entry is submitted."""
     pause_periods: int = 10
     """The number of reporting periods between two entries; the pause is at most `PAUSE_MAX_MS`."""
 

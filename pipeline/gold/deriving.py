@@ -4,8 +4,8 @@
 
 In a large farm, derived tables between two batches would delay the current state by seconds, and a user may be waiting
 for it. The thread handles the newest written batch, so it combines batches that arrive while it works. After each
-refresh it rests for `REST_TIMES` its duration, so that it gets a fifth of the time of a small machine. With the local
-engine, whose batches cost little, it rests for `REST_TIMES_LOCAL`.
+refresh it rests for `REST_TIMES` times the duration of the refresh, so it uses at most a fifth of the time. With the
+local engine, whose batches cost little, it rests for `REST_TIMES_LOCAL` times the duration.
 
 Spark runs the thread's jobs in a separate pool, so that a batch's jobs need not queue after them. An error in the
 thread is stored. The run loop calls `check`, which raises it: the run ends as after an error in a batch. After a lost

@@ -12,8 +12,8 @@ the log, or weeks after. So a last contact is searched again when the log touche
 when a Raft id becomes known. Only reports of the days of such notices, and of the days before, are read.
 
 A long trace, such as in a first run, is processed in portions of whole batches, each with a commit. One query over all
-events needs memory for all of them. Of the older events only copies of new events are read. They are found by `node`,
-`cursor` and `time_ms`, because copies may lack a log time.
+events would need memory for all of them. Of the older events only copies of new events are read. They are found by
+`node`, `cursor` and `time_ms`, because copies may lack a log time.
 """
 
 import zlib

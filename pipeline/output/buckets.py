@@ -187,8 +187,8 @@ class BucketPath:
                 if isinstance(content, bytes) and (found := self.read()) is not None and found[0] == content:
                     return found[1]
                 raise OvertakenError(
-                    f"{self} was written by another process in the meantime: only one pipeline may write into"
-                    f" {self.store}; then start this one again"
+                    f"{self} was written by another process in the meantime, and only one pipeline may write there:"
+                    " stop the other one, then start this one again"
                 ) from error
 
     def _parts(self) -> Iterator[bytes]:

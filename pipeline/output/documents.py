@@ -1,7 +1,7 @@
 """Small files of an output that are read and written as a whole: a killed run leaves the old content or the new one.
 
     directory   written and synced under another name, then renamed; `pipeline/lake.py` excludes other writers by a lock
-    bucket      a conditional write: the object is as this process last read or wrote it, or OvertakenError
+    bucket      a conditional write: OvertakenError if the object has changed since this process read or wrote it
 
 So in a bucket a writer that lost its lock, such as a suspended machine, cannot replace what its successor wrote.
 """
@@ -23,7 +23,7 @@ def sync(*paths: Path) -> None:
 
 
 class Document:
-    """A small file of an output. Its first write without a read creates it."""
+    """A small file of an output. In a bucket, a first write without a read must create it."""
 
     def __init__(self, path: Output) -> None:
         self._path = path

@@ -9,9 +9,9 @@
 
 HDFS cannot replace a file on a condition, but a rename fails if its source is missing or its target exists. A writer
 writes the content of its version, and then renames `.~OLD` to `.~NEW`. So this one rename decides between writers. The
-rename fails after another write or a deletion, even if the document was created again. With consecutive numbers, a
-version would occur again after a deletion. A new document is written as the folder `.~VERSION` and then renamed. Delta
-Lake's commits have numbers already, and delta-rs makes them with such renames.
+rename fails after another write or a deletion, even if the document was created again, because random versions do not
+occur again. A new document is written as the folder `.~VERSION` and then renamed. Delta Lake's commits have numbers
+already, and delta-rs makes them with such renames.
 
 A killed writer may leave files that no reader uses:
 

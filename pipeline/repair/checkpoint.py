@@ -56,7 +56,7 @@ def _offsets_fault(file: Output, notes: BatchNotes) -> str:
 
 
 def _topic_fault(file: Output, notes: BatchNotes) -> str:
-    """Compare a topic's next offset, which equals the index before it. The topic may lack this index."""
+    """Return the fault of a topic's next offset, which equals the last read index. The topic may lack this index."""
     try:
         through = max(int(end) for partitions in (read_offset(file) or {}).values() for end in partitions.values())
     except (AttributeError, TypeError, ValueError):

@@ -6,9 +6,9 @@
 
 Everything is read without the checks of `pipeline/tables/delta.py`, which refuse such tables. Nothing is changed.
 
-The counts show that a base table lacks rows, or has surplus rows, but not the indexes of these rows. So the damage is
-the range of all entries of this farm and day, in all batches. A repair reads the range again and replaces all its rows
-in every base table, also the undamaged ones.
+The counts show that a base table lacks rows, or has surplus rows, but not the indexes of these rows. So the reported
+damage is the range of all entries of this farm and day, in all batches. A repair reads the range again and replaces all
+its rows in every base table, also the undamaged ones.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

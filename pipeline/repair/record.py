@@ -4,8 +4,9 @@
                   └─▶ missing, or older than the tables ──▶ last batch and last entries of the tables, a new checkpoint
 
 The tables do not prove which checkpoint belongs to them, so a made record always begins new numbers. The last entry of
-a farm is the highest index in any table. So no row is read twice, and `examine` finds the rows before it that a table
-lacks. A made record states that all tables have the last batch, so tables without it are counted or made again.
+a farm is the highest index in any table. So no entry is read twice, and `examine` finds the rows of earlier entries
+that a table lacks. A made record states that all tables have the last batch, so tables without it are counted or made
+again.
 """
 
 from collections.abc import Mapping

@@ -10,7 +10,7 @@ Entries that the farm does not have any more cannot be read again. Their remaini
 the table `ranges` stores their indexes for later answers about completeness.
 
 A table of the watch (`transitions`, `watch_state`, `current_watched`) cannot be made from entries: its state depends on
-all earlier batches. Such damage is refused before anything is changed.
+all earlier batches. For such damage, `examine` raises TableDamagedError before anything is changed.
 
 Every step is a commit that can be repeated. A killed repair is completed by the next one.
 """
@@ -124,7 +124,7 @@ def _made_readable(output: Output, damage: Damage, notify: Notify) -> Damage:
         spec = next(each for each in (*REPAIRABLE, *CURRENT_FROM_BASE) if each.name == name)
         Table(output, spec, is_checked=False).rewrite(files, spec.schema.empty_table())
     found = examine(output)
-    # From their first repair on, tables of a version without a record need one.
+    # Tables of a version without a record need one after their first repair.
     return _made_readable(output, found, notify) if found.record else found
 
 

@@ -109,7 +109,7 @@ def alert_history(output: Output, settings: Sequence[AlertSetting], days: float)
         pieces, seen = (each.replace("$span_ms", str(round(days * 86_400_000))) for each in (_PIECES, _SEEN))
         for piece in run_query(pieces.replace("$entries", str(PIECE_ENTRIES))):
             first = piece["piece"] * PIECE_ENTRIES
-            # The days exclude files, and the indexes rows.
+            # The days exclude files, and the indexes exclude rows.
             of_piece = (
                 f"day BETWEEN DATE '{piece['first_day']}' AND DATE '{piece['last_day']}'"
                 f" AND index BETWEEN {first} AND {first + PIECE_ENTRIES - 1}"

@@ -227,7 +227,7 @@ def churn(run_query: SqlQuery, names: Names) -> str:
 
 
 def _urgency(row: dict[str, Any]) -> tuple[int, bool, float, float]:
-    """Return a sort key: the fastest burn first; of equals, the farm as a whole."""
+    """Return a sort key: the severity, the farm before its parts, the least budget left, the fastest burn."""
     kind, _ = _burn(row)
     return ["bad", "warn", ""].index(kind), row["kind"] != "farm", row["budget_left"], -(row["burn_1h"] or 0.0)
 

@@ -5,8 +5,8 @@
 
 The production weighing (`pipeline/feedback/weighing.py`) processes the rows of the tables, so each number equals the
 run's number. Smoothed figures of an earlier time have lost their weight after `WARM_MS`. `explained` is true if the
-formula gives the factor of the entry. Other programs may submit factors by other formulas, and a run that started
-shortly before the entry had less history.
+formula gives the factor of the entry. It may be false if another program submitted the factors, or if the run had
+started shortly before the entry, with less history.
 """
 
 from collections.abc import Iterator, Mapping

@@ -3,9 +3,9 @@
     reports + destination_reports, clocks, factors ──┐
     router_health (windows at their ends) ───────────┴▶ by farm, log time and index ─▶ `Past` of that farm
 
-Rows are read one day at a time, the partition of the tables, which bounds the memory for any request. The leaves have
-constant pseudonyms in the tables, which suffices for the weighing. An operator's removal counts from its entry on, even
-if the entry is long before the period.
+The tables are partitioned by day, and rows are read one day at a time, which bounds the memory for any number of days.
+The leaves have constant pseudonyms in the tables, which suffices for the weighing. An operator's removal counts from
+its entry on, even if the entry is long before the period.
 """
 
 from collections.abc import Callable, Sequence

@@ -49,7 +49,7 @@ SERVERS_SHOWN, DESTINATIONS_SHOWN, DETECTIONS_SHOWN, RUNS_SHOWN, NAMED = 200, 20
 """Limits of the rows of each table, the worst or newest first, and of the servers that the verdict names."""
 STRIPS_SHOWN, LINES_SHOWN, STRETCHES, MASTERS_SHOWN, LANES_SHOWN = 40, 8, 120, 10, 40
 """Limits of drawn servers (the worst first), parts of their time, drawn masters, and servers in drawings of leaders and
-publishers. With 300 servers, the drawings took 70 % of the time of a page of 1,000 farms.
+publishers. With 300 servers instead, the drawings took 70 % of the time to make a page of 1,000 farms.
 """
 FARM_LETTERS = 12
 """The number of letters of a farm's name that precede a server, if there are several farms."""

@@ -5,16 +5,16 @@
 
 A trace is not a log. It is a ring in a node's memory, which a restart empties; each node dates its events by its own
 clock. So, unlike `farm`, *all* nodes are read, not the first that replies. An offset has the generation of each node,
-which a restart raises, and the next cursor in it. docs/reference/pipeline-sources.md, 'The source `farm_events`',
-describes lost events, repeated batches and columns.
+which a restart raises, and the next cursor (number of an event) in it. docs/reference/pipeline-sources.md, 'The source
+`farm_events`', describes lost events, repeated batches and columns.
 
 `clock_offset_ms` is the node's clock minus log time, both from one view. The source requests the view when it plans a
 batch.
 
 `files` are lines of JSON, each an event from `/v1/events`; an offset in a file is a number of bytes.
 
-Options: `node` or `files`, separated by commas; `tokenFile` and `certificate` as for `farm`. `farm` is the cluster id
-of the farm of the files, because their lines do not contain it.
+Options: `node` or `files`, separated by commas; `tokenFile` and `certificate` as for `farm`. With `files`, `farm` is
+the cluster id of their farm, because the lines do not contain it.
 """
 
 from collections.abc import Callable, Iterator, Sequence

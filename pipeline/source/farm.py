@@ -8,7 +8,7 @@ Options, columns, filters and the form of an offset: docs/reference/pipeline-sou
 
 A stream's offset has the next entry of each farm. So farms join and leave without a new checkpoint, and a farm that
 returns continues from its last entry. The entry at a committed index never changes, so a range that is read again after
-a crash gives the same rows. Repetitions are exact, without acknowledgments to the farm.
+a crash gives the same rows. So a reader does not send acknowledgments to the farm.
 
 The planner's calls run in one long-lived process, and `read` runs in others. State from `latestOffset` is missing in
 `read`, so a partition contains all data for its reader.
@@ -316,7 +316,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         self._stop_before: dict[str, int] | None = None
         self._silent_since: float | None = None
         self._turn = ""
-        """The last farm of the last batch, if a batch does not have all farms."""
+        """The last farm in the last batch that did not have room for all farms."""
         self._newest: dict[str, int] = {}
         self._removed: frozenset[str] = frozenset()
 
@@ -332,7 +332,8 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """Return the end of a batch from `start` on; if no node replies, return `start` for `SILENCE_SECONDS`.
 
-        A refusal before the first reply is raised immediately. A later refusal may be temporary, like a missing reply.
+        With `availableNow`, errors are raised immediately. Otherwise this applies to a refusal before the first reply;
+        a later refusal may be temporary, like a missing reply.
         """
         whole = self._offsets.loaded(start)
         try:
@@ -435,7 +436,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         self._available_now = True
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Return tasks that cover [start, end). They depend only on both, so a repeated batch has the same tasks."""
+        """Return tasks that cover [start, end), which alone determine the entries of a batch and of its repetition."""
         start, end = self._offsets.changed(start, end)
         begins = end.get("begins", {})
         ranges: dict[str, tuple[int, int]] = {}

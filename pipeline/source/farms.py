@@ -14,10 +14,10 @@
 The file is read again when it changes: farms join and leave while the stream runs. An unreadable change is reported,
 and the farms stay unchanged.
 
-*An unreachable farm does not delay the others.* All are queried concurrently, by threads that outlive the query. A farm
-without a reply after a second is skipped in this batch. After its reply it is queried again with the other farms. After
-a failure it is queried again after a pause, which doubles with each failure in a row. The progress of the Spark query
-reports each farm's problem.
+*An unreachable farm does not delay the others.* Threads query all farms concurrently, and continue when the wait for
+replies ends. A farm without a reply after a second is skipped in this batch. After its reply it is queried again with
+the other farms. After a failure it is queried again after a pause, which doubles with each failure in a row. The
+progress of the Spark query reports each farm's problem.
 """
 
 import json
@@ -121,7 +121,7 @@ def _read_farms(path: Path) -> dict[str, _FarmInFile]:
 
 
 def version_of(path: Path) -> tuple[int, ...]:
-    """Return numbers of a file that differ after a change, also after a copy with the times of its source.
+    """Return numbers that differ after a change of the file, even if a copy with the source's times has replaced it.
 
     Raise FarmLogError.
     """

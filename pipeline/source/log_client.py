@@ -9,8 +9,9 @@ picklable values, and keeps one connection while it reads one range.
 
 *Failover.* A node may stop in the middle of a range, or have fewer entries than the node that announced its end. It may
 have compacted more than another, or belong to another farm. In each case reading continues at the next address with the
-missing entry: an index holds the same entry at every node. A range fails only after all nodes failed several times; the
-error has the last failure of each. Unresponsive nodes, such as during a restart of the farm, are retried longer.
+missing entry: an index holds the same entry at every node. A range fails after `ROUNDS` rounds over all nodes without a
+new entry, or if no node can be reached for `SILENCE_SECONDS`, such as during a restart of the farm. The error has the
+last failure of each node.
 """
 
 import base64
@@ -33,7 +34,7 @@ SILENCE_SECONDS = 120.0
 """The limit of the wait for a farm without a responsive node."""
 QUERIES_AT_ONCE = 16
 LOG_TIME_END_MS = 2**32 * 1000
-"""The limit of log time, in the year 2106: a publication has four bytes for its second."""
+"""The limit of log time, in the year 2106: a publication stores its time as seconds in four bytes."""
 _NUMBERS_END = 2**63
 _SHOWN = 100
 SHOWN_MAX = 20
@@ -132,7 +133,7 @@ class FarmLog:
     def statuses(self, cluster: str | None = None, timeout_s: float | None = None) -> list[LogStatus]:
         """Return the status of all responsive nodes of `cluster`, or of the first one's cluster. Raise as `status`.
 
-        `QUERIES_AT_ONCE` of them are queried concurrently.
+        At most `QUERIES_AT_ONCE` nodes are queried concurrently.
         """
         failures = _Failures()
         found: list[LogStatus] = []

@@ -4,8 +4,8 @@
     more                  {"shards": [NAME, …], "read": N, "begun": N}   in a run (`pipeline/tables/offset_shards.py`)
 
 The offset also contains `begins`, the first entry of each new farm, and `times`, log time at the next entry of a
-directory. The engines only store and compare offsets, as one line of JSON. So the functions here read the progress of
-either form. `read` is the number of the entries before the offset, and `begun` is the same number for new farms alone.
+directory. The engines store an offset as one line of JSON, and report it as their progress. The functions here read
+both forms. `read` is the number of the entries before the offset, and `begun` is this number for new farms alone.
 """
 
 from collections.abc import Mapping

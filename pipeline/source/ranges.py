@@ -109,7 +109,7 @@ class NodeRanges:
             return []
 
     def oldest(self, cluster: str) -> int:
-        """Return the first index of all nodes that reply."""
+        """Return the start of the range without gaps in the logs of the responsive nodes."""
         return self._log.oldest(cluster)
 
     def snapshot_index(self) -> int:

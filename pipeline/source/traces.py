@@ -9,10 +9,10 @@ a node, and the generation distinguishes its processes. The other parts are need
 that a repeated batch makes the same rows. The offset of a file is a number of bytes, up to the end of its last whole
 line.
 
-A node's event is dated by the node's clock and its offset to log time. A file has log time for some events only. Any
-other event uses the clock offset of a neighbor. This is the last dated event of the same node before it, at most
-`BACK_BYTES` before the stretch. Without such an event, it is the next dated event of the node in the stretch. Without a
-neighbor, log time is NULL. Clocks of nodes are not compared.
+An event of a node gets its log time from the node's clock and that clock's offset to log time. A file has log time for
+some events only. Any other event uses the clock offset of a neighbor. This is the last dated event of the same node
+before it, at most `BACK_BYTES` before the stretch. Without such an event, it is the next dated event of the node in the
+stretch. Without a neighbor, log time is NULL. Clocks of nodes are not compared.
 """
 
 import json
@@ -112,7 +112,7 @@ class NodeTrace:
         )
 
     def rows(self, stretch: Stretch) -> Iterator[EventRow]:
-        """Request the events page by page; yield one row instead of lost events."""
+        """Request the events page by page; yield one row for each gap of lost events."""
         next_cursor = stretch.first
         try:
             with Endpoint(self.address, self.credentials) as node:

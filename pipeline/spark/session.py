@@ -1,6 +1,6 @@
 """A Spark session on any machine, with settings that an operator can replace (`pipeline/spark/settings.py`).
 
-Workers would take `python3` from PATH; a setting makes them run this interpreter, which has the package installed.
+Spark's workers would run `python3` from PATH. A setting makes them run this interpreter, which has the package.
 """
 
 import os

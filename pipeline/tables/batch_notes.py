@@ -8,11 +8,11 @@ gives the number N to other entries. But the tables already have a batch N, so t
 table is restored from a backup, its lost batches are not repeated. The numbers in Spark and Delta Lake do not reveal
 either case.
 
-So this file records the range of a batch before a table commits it, and the last batch of each table after all commits.
-The derived tables may lag, so their last batches are a separate part.
+So `batches-log.json` (for traces `batches-events.json`) records the range of a batch before a table commits it, and the
+last batch of each table after all commits. The derived tables may lag, so their last batches are a separate part.
 `TableDamagedError` reports a batch with a gap after the last batch, a recorded number with another range, and a table
 that lacks an earlier batch. The file is replaced as a whole (`pipeline/output/documents.py`). The last entries of farms
-stay in JSON between two batches: as objects, they would take a tenth of the driver's memory for 100,000 farms.
+stay in JSON between two batches: as objects, the entries of 100,000 farms would take a tenth of the driver's memory.
 """
 
 import shlex
@@ -69,7 +69,9 @@ class _Noted(Struct, frozen=True, rename="camel"):
     tables: dict[str, int]
     """The last batch of each table, at the end of the batch `done`."""
     base: int = 0
-    """The tables' number for batch 0 of the present checkpoint; above 0 after a repair, when Spark counts from 0."""
+    """The tables' number for batch 0 of the present checkpoint; above 0 after a repair, because Spark then counts from
+    0 again.
+    """
     starts: Raw = _NONE
     """The first entry of each farm in the present checkpoint. Spark requests the entry again to repeat batch 0."""
     derived: dict[str, int] = {}

@@ -12,9 +12,8 @@ farms (`pipeline/tables/farm_files.py`).
 
 An older row never replaces a newer one. Of two rows with one key, the row with the higher index in the log remains. So
 a repeated batch does not change a row, and the tables may contain rows of the next batch before that batch is written.
-Two tables have rows only of written batches: `current_farm` counts entries, and in `current_watched` the last written
-row remains. A row about missing reports lacks an index, and a correction of log time can set the time of later changes
-back.
+Two tables have rows only of written batches. `current_farm` counts entries. In `current_watched` the last written row
+remains, because a row about missing reports lacks an index, and a correction of log time can set times back.
 """
 
 from collections.abc import Sequence
@@ -109,7 +108,7 @@ def _merged(name: str, known: pa.Table, rows: pa.Table) -> pa.Table:
 
 
 def last_rows(rows: pa.Table, keys: Sequence[str], order: str | None = "index") -> pa.Table:
-    """Return the row with the highest `order` for each combination of keys; of equal ones, or without it, the last."""
+    """Return the row with the highest `order` for each combination of keys: of several, or without `order`, the last."""
     if rows.num_rows <= 1:
         return rows
     # With positions, only the remaining rows are copied with all columns.
@@ -128,7 +127,7 @@ def read(output: Output, table: str) -> list[dict[str, Any]]:
 
 
 def _filled_up(both: pa.Table) -> pa.Table:
-    """Complete a farm's new row by its old values, such as the leader; add up the entries."""
+    """Fill NULLs of a farm's new row, such as the leader, from its old row; add up the entries."""
     others = [each for each in both.column_names if each not in {"farm", "first_index", "entries"}]
     # A table begun by an earlier version lacks the number of entries permanently.
     unknown_if_lacking = pc.ScalarAggregateOptions(skip_nulls=False)

@@ -9,14 +9,15 @@ So each table has each batch once, even after a crash between the commits of two
 
 Each commit also carries the number of rows that the table has after it (`HELD`). Delta Lake accepts an emptied or
 replaced commit in the middle of its log; the rows of that commit are then missing without an error. But the number in a
-later commit includes them, so such a table is refused. The files and the commit are synced before `commit` returns.
+later commit includes them, so writers and readers refuse such a table. On a local disk, the files and the commit are
+synced before `exchange` returns.
 
-The table refuses a writer that has lost its lock. A commit gets the number after the newest version that this process
-has read. The process compares the last batches and the number of rows in another program's version with its own. A
-merge of files does not change these numbers. If one has changed, the process could add the entries of a batch twice.
+A writer that has lost its lock could add the entries of a batch twice. So it compares the last batches and the number
+of rows in each version of another program with its own numbers. A merge of files does not change these numbers. If one
+has changed, the writer raises `OvertakenError`.
 
-A commit lists the directory of the log twice, and each appended commit makes the table in memory slower. So both stay
-short: commits older than `LOG_KEPT` are deleted at the next checkpoint, and the table is opened again after it.
+A commit lists the directory of the log twice, and each appended commit makes the table in memory slower. So each
+checkpoint deletes the commits older than `LOG_KEPT`, and the table is opened again after it.
 """
 
 import re
@@ -54,16 +55,17 @@ CHECKPOINT_COMMITS = 10
 LOG_KEPT = "interval 1 minutes"
 """The lifetime of a commit in the log, in Delta Lake's notation. A checkpoint deletes all older commits before it.
 
-If commits are rare, a reader may just have listed the deleted commits. It then opens the table again (`_repeated`).
+If commits are rare, a checkpoint may delete commits that a reader has just listed. The reader then opens the table
+again (`_repeated`).
 """
 OPENINGS = 3
-"""The attempts of a reader to open a table. The second one fails only after another `CHECKPOINT_COMMITS` commits."""
+"""The attempts of a reader to open a table. The second fails only if `CHECKPOINT_COMMITS` more commits follow."""
 NOTHING_COMMITTED = -1
 NO_UPKEEP = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-"""delta-rs would delete commits before their checkpoint is durable, and look for due work after each commit.
+"""Without these properties, delta-rs would delete commits before their checkpoint is durable, and check for work.
 
-OPTIMIZE and VACUUM of delta-rs ignore these properties, so the table also sets a checkpoint interval that is too long
-to occur.
+OPTIMIZE and VACUUM of delta-rs ignore these properties, so the table also sets a checkpoint interval that it never
+reaches.
 """
 HELD = "rows-held"
 """The application id of a transaction; its version is the number of rows in the table after the commit."""
@@ -115,13 +117,15 @@ class Table:
     def __init__(self, output: Output, spec: TableSpec, *, is_checked: bool = True) -> None:
         """Raise TableDamagedError.
 
-        `is_checked` is False for a repair. It opens a table that lacks rows, and does not change it before a commit.
+        `is_checked` is False for a repair, which opens a table that lacks rows, and does not change the table before a
+        commit.
         """
         self.spec = spec
         self._schema = _delta_schema(spec.schema)
         self.root = output / spec.name
         self._known: dict[str, int] = {}
-        """The versions of application ids in the version of the table that this process has read or committed."""
+        """The last batch of each query, and the number of rows (`HELD`), that this process has read or committed last.
+        """
         self._files = (NOTHING_COMMITTED, list[StoredFile]())
         """The current files, with the version that has them."""
         with _naming_table_in_errors(self.root):
@@ -169,7 +173,7 @@ class Table:
 
     @property
     def is_counted(self) -> bool:
-        """True if a commit states the number of rows. Each version that does so also records its batches."""
+        """True if a commit states the number of rows. A version of the pipeline that does so also records batches."""
         return _transaction(self.root, self._delta, HELD) is not None
 
     def lacks_rows(self) -> bool:
@@ -212,14 +216,14 @@ class Table:
             self._sync_after(version)
 
     def sweep(self, *, full: bool) -> None:
-        """Delete files removed longer ago than `undo` (VACUUM); `full`: also files that the table never had."""
+        """Delete files removed longer ago than `undo` (VACUUM); `full`: also files that no commit names."""
         with _naming_table_in_errors(self.root):
             version = self._fresh().version()
             self._delta.vacuum(dry_run=False, full=full)
             self._sync_after(version)
 
     def written(self, rows: pa.Table) -> list[DataFile]:
-        """Write files with these rows, which do not count without a commit."""
+        """Write these rows to files, which become part of the table with a commit."""
         in_order = rows.sort_by([(each, "ascending") for each in self.spec.sorted_by])
         return write_files(self.root, self.spec.schema, in_order)
 
@@ -278,7 +282,7 @@ class Table:
             self._sync_after(before)
 
     def _recorded_rows(self) -> int:
-        """Return the number of rows that the table should have; a table of an earlier version does not state it."""
+        """Return the number of rows by the last commit, or by the files if an earlier version has written the table."""
         if HELD not in self._known:
             found = _transaction(self.root, self._delta, HELD)
             self._known[HELD] = _rows_of(self.files()) if found is None else found
@@ -308,8 +312,8 @@ class Table:
         return self._delta
 
     def _update(self) -> bool:
-        """Read newer commits; return False without any."""
-        # `update_incremental` lists the entire log, and most calls follow no commit.
+        """Read newer commits; return False if there are none."""
+        # `update_incremental` lists the entire log, and most calls would not find a new commit.
         if not (self.root / "_delta_log" / _commit_name(self._delta.version() + 1)).is_file():
             return False
         with _reading_log(self.root):
@@ -322,8 +326,8 @@ class Table:
         for application, version in known.items():
             if _transaction(self.root, self._delta, application) not in {version, None}:
                 raise OvertakenError(
-                    f"{self.root} was written by another process in the meantime: only one pipeline may write there;"
-                    " then start this one again"
+                    f"{self.root} was written by another process in the meantime, and only one pipeline may write"
+                    " there: stop the other one, then start this one again"
                 )
         self._known = known
 
@@ -345,7 +349,7 @@ class Table:
 class StoredTables:
     """The tables of an output directory for a reader, each at its version at the first use. Raise TableDamagedError.
 
-    `noted`: the last batch of each table by the record of batches, with its query; an older table is refused.
+    `noted`: the query and the last batch of each table in the record of batches; an older table is refused.
     """
 
     def __init__(self, output: Output, noted: Mapping[str, tuple[str, int]] | None = None) -> None:

@@ -5,9 +5,9 @@
 
 The state has a row for each server of each farm, so with many farms it is too large for the driver's memory. A farm's
 rows are in one file, and the commit states the first and the last farm of each file. The rows of a new farm go into the
-file whose farms precede it. A file with more than `FILE_ROWS` rows is divided into equal parts when it is written, so
-there is room in each. Files with common farms count as one, for example after another program has merged them. If there
-is only one file, its rows stay in memory.
+file whose farms precede it. More than `FILE_ROWS` rows are written into several files of about equal size, so each has
+room for more rows. Files with overlapping ranges of farms count as one, for example after another program has merged
+files. If there is only one file, its rows stay in memory.
 """
 
 from bisect import bisect_left
@@ -77,7 +77,7 @@ class FarmFiles:
 
 
 def pieces(rows: pa.Table, most: int) -> Iterator[pa.Table]:
-    """Divide rows in order of farm into parts of about equal size, of whole farms and about `most` rows at most."""
+    """Divide rows in order of farm into parts of about equal size, with about `most` rows at most and whole farms."""
     if rows.num_rows <= most:
         if rows.num_rows:
             yield rows

@@ -32,8 +32,8 @@ UNKNOWN_DAY = "__HIVE_DEFAULT_PARTITION__"
 """The name of the directory of rows with a NULL partition, from Hive."""
 COMPRESSION = "zstd"
 PLAIN_ROWS = 200
-"""The greatest number of rows in a file without compression, which would double the time to write it. Upkeep merges
-such files.
+"""The greatest number of rows in a file without compression. Compression would double the time to write such a file,
+and upkeep merges small files anyway.
 """
 TIME_COLUMNS = ("log_time", "at", "window_start")
 BATCH = "batch_id"
@@ -148,7 +148,7 @@ def _read_groups(file: Path) -> None:
 def read_on_disk(root: Output, path: str, read: Callable[[Path], Read], *, is_current: bool = False) -> Read:
     """Return the result of `read` for a data file; a bad copy of an object is downloaded again. Raise OSError.
 
-    Copies are not synced, so a power failure may damage them. `is_current`: compare the copy with its object before.
+    Copies are not synced, so a power failure may damage them. `is_current`: first compare the copy with its object.
     """
     file = place_on_disk(root, path)
     try:

@@ -31,7 +31,7 @@ SALT_FILE = "pseudonym.salt"
 SALT_BYTES = 32
 SALT_BYTES_MAX = 4_096
 SALT_LEAST = 16
-"""The fewest characters of an operator's salt: without one a list of addresses reveals the pseudonyms."""
+"""The minimum length of a salt in characters. If a salt can be guessed, a list of addresses reveals the pseudonyms."""
 BUSY_SECONDS = 10.0
 _OTHERS = 0o077
 _DAMAGED = frozenset({"SQLITE_NOTADB", "SQLITE_CORRUPT"})

@@ -4,10 +4,10 @@
     more                  {"shards": [NAME, …], "read": N, "begun": N}   NAME is a file in <checkpoint>/shards
 
 Spark stores an offset as one line of JSON. It passes the line through the JVM several times a batch, and in each report
-of the progress. With 100,000 farms it would have nine megabytes. With shards it has less than a kilobyte.
+of the progress. With 100,000 farms the line would have nine megabytes. With shards it has less than a kilobyte.
 
 The first digit of a cluster id determines the shard of a farm. If there are too many farms for one batch, they take
-turns (`pipeline/source/shares.py`), and a batch changes few shards. The hash of its content is the name of a shard. So
+turns (`pipeline/source/shares.py`), and a batch changes few shards. The name of a shard is the hash of its content. So
 a shard without new entries is not written again, and equal offsets are equal texts. A shard is durable before its
 offset is returned, so a repeated batch finds it. Shards that no offset of the checkpoint names are removed.
 """

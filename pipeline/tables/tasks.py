@@ -17,7 +17,7 @@ The driver reads one result at a time: a batch of 100,000 entries has 70 MB of r
 
 A task keeps up to `FEW_ROWS` rows of base tables before it begins files. So a live batch leaves one file per table,
 which the driver writes, instead of one per task. A backfill uses every core of Spark, on every machine, with a few
-megabytes of memory each.
+megabytes of memory for each core.
 """
 
 import json
@@ -47,7 +47,7 @@ from pipeline.tables.rows import BASE, Pseudonyms, base_rows, last_known
 
 FEW_ROWS = 20_000
 GROUP_ROWS = 65_536
-"""The number of rows of one table per write."""
+"""After the first files, a task writes its rows when all base tables together have more than this number."""
 OUTCOME = StructType([StructField("name", StringType()), StructField("content", BinaryType())])
 _PLAN, _SALT = "plan", "secretSalt"
 CHECKPOINT = "checkpoint"
@@ -107,7 +107,7 @@ class Outcome:
     files: Mapping[str, Sequence[DataFile]] = field(default_factory=dict)
 
     def current(self) -> list[str]:
-        """Return the parts of the current state with last rows."""
+        """Return the names of the parts of the current state for which there are last rows."""
         return [name.removeprefix(LAST) for name in self.rows if name.startswith(LAST)]
 
     def count(self, table: str) -> int:
@@ -119,8 +119,8 @@ class Outcome:
 class FarmTablesSource(FarmDataSource):
     """The data source `farm_tables`: the log, read like the source `farm`, with the tasks' results as rows.
 
-    It takes the options of `farm`, the checkpoint, and the task's plan. The name of the salt's option keeps Spark from
-    printing it.
+    It takes the options of `farm`, the checkpoint, and the task's plan. Spark does not print the salt, because the name
+    of its option contains `secret`.
     """
 
     @classmethod
@@ -409,7 +409,7 @@ def watch_rows(entries: pa.Table) -> pa.Table:
 
 
 def _made_small(name: str, parts: Sequence[pa.Table]) -> pa.Table:
-    """Reduce the results of several parts, in a task and of all tasks; each part is reduced already."""
+    """Merge parts of a result, from one task or from all tasks; each part is reduced already."""
     rows = pa.concat_tables(parts)
     if len(parts) == 1:
         return rows

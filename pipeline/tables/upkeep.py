@@ -20,8 +20,8 @@ LOOK_BATCHES = 32
 SWEEP_SECONDS = 3_600
 MIB = 1024 * 1024
 STEPS = ((32, 4 * MIB), (16, 128 * MIB))
-"""Merging steps (number, size). If a day has at least this number of files below three quarters of the size, they
-are merged up to it.
+"""Merging steps (number, size). If a day has at least this number of files below three quarters of the size, they are
+merged up to the size.
 """
 _NEARLY = 0.75
 

@@ -10,9 +10,9 @@ log.
 A batch reads only the state of its farms from `watch_state`, `ROWS_AT_ONCE` rows at a time. A farm's log time changes
 only with its entries, so the state of the other farms cannot change.
 
-The state is written last. A repeated batch after a crash begins with the state before it and produces the same rows. It
-finds the written ones by their query and batch (`pipeline/tables/delta.py`). If the stored state does not end at the
-beginning of the batch, an earlier run did not watch the servers. Then the watch starts from scratch.
+The state is written last. A repeated batch after a crash begins with the state before it and produces the same rows. A
+table that already has rows of this query and batch skips them (`pipeline/tables/delta.py`). If the stored state does
+not end at the beginning of the batch, an earlier run did not watch the servers. Then the watch starts from scratch.
 """
 
 from collections.abc import Iterator, Mapping

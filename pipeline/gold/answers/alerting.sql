@@ -5,9 +5,8 @@
 --              undelivered: a receiver does not accept messages
 --     since    off, paused, undelivered and a failed check: by the clock of the pipeline's machine; a silence: log time of
 --              the outage; blind without entries: the time of the last batch
---
--- The alerting writes the table alerting_states. A killed run cannot write its end: then the time since the last batch
--- shows it. Entries count as missing after three reporting periods and half a minute. A farm may have several rows.
+-- The alerting writes the table alerting_states. A killed run cannot write that it ended: the time since the last batch
+-- shows this. Entries count as missing after three reporting periods and half a minute. A farm may have several rows.
 WITH stored AS (
   SELECT farm, max(stored_at) AS stored_at FROM ranges WHERE name = 'log' AND kind = 'read' GROUP BY farm
 ),

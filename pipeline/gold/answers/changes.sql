@@ -1,7 +1,7 @@
 -- changes in a farm around a moment, or around its last outage
 -- empty: nothing changed in this time; choose another one with --at and --minutes
 --
---     moment     the given time (--at); else the begin of the farm's last outage, else its newest log time
+--     moment     the given time (--at); else the start of the farm's last outage, else its newest log time
 --     after_ms   milliseconds from the moment to the change; negative before it
 --     kind       leader, membership, key, level, weight, period, time, publisher, server (watched state), or member
 --     subject    a Raft id, a pseudonym, or the name of a member

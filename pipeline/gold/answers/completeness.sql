@@ -1,17 +1,17 @@
 -- entries read, gaps, repetitions and missing rows, per day
 --
 --     complete        true if the five numbers after it are 0
---     unread          entries before this day's last one that no batch read. In a topic, also entries that are not for
---                     its readers. Entries before the first one read do not count
+--     unread          entries up to the last entry of this day that no batch read. In a topic, also entries that are
+--                     not for its readers. Entries before the first one read do not count
 --     repeated        entries that were read in two batches
 --     gone            entries that were lost and that the farm did not have any more (`garlicfarm pipeline repair`)
---     missing_rows    rows that batches wrote into base tables and that are not there now
---     surplus_rows    rows that are there and that no batch counted
+--     missing_rows    rows that batches wrote into base tables and that the tables lack now
+--     surplus_rows    rows in base tables that no batch counted
 --     quarantined     entries that could not be decoded: rows of quarantine
 --
 -- The batches counted the rows that they wrote (table ranges). missing_rows and surplus_rows are NULL up to the last
--- day of which an earlier version wrote rows without counting them, or --keep-days dropped some. A gap counts on the
--- day of the batch after it. Entries without log time are in the row without a day.
+-- day with rows that an earlier version did not count, or that --keep-days dropped. A gap counts on the day of the
+-- batch after it. Entries without log time are in the row without a day.
 WITH batches AS (
   SELECT farm, kind, batch_id, min(day) AS day, min(coalesce(first_index, 0)) AS first_index,
     max(last_index) AS last_index, sum(row_count) AS entries

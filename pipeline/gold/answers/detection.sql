@@ -5,14 +5,14 @@
 --                  member    the same for one member          observer    losses detected by one node
 --     loss         suspicions of a member less than a minute apart, or without a report or return of it between them
 --     false        the member returned without a restart of its node: by its own trace it was alive
---     unjudged     its trace does not decide, or it is suspect so far
+--     unjudged     the member's trace does not decide, or the member is only suspect so far
 --     detection    a loss that is not false, with a known restart or a verdict `dead`
 --
--- Expectations, for members with the gossip timing `lan` (`gossip.SwimOptions`):
+-- Expectations, by the gossip timing of the nodes (`gossip.SwimOptions`; by default `lan`):
 --
 --     suspect      period * e / (e - 1)      until the first member suspects it (Das, Gupta and Motivala 2002)
 --     suspicion    from multiplier * max(1, log10(members)) * period, if enough members confirm it, to a multiple of
---                  that without confirmation (Lifeguard). Fewer than four members: the former
+--                  that without confirmation (Lifeguard). With fewer members than `multiplier`: the former only
 --     dead         the sum of both, if confirmed
 --
 -- `suspect_…` and `dead_…` count from the last report of the member, so they are up to a reporting period too long
@@ -63,7 +63,7 @@ returns AS (
     AND g.from_ms <= n.back_ms + 60000 AND g.until_ms >= n.notice_ms - 60000
   GROUP BY n.farm, n.member, n.notice_ms, n.back_ms
 ),
--- Of several observers of a loss, the observer with the highest number has the most information.
+-- Of several observers of a loss, the observer with the highest `known` has the most information.
 judged AS (
   SELECT n.*,
     CASE

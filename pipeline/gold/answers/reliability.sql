@@ -3,8 +3,8 @@
 --     failure    healthy ──▶ unhealthy or silent          repair    ──▶ healthy
 --     mtbf_ms    time healthy / failures                  mttr_ms   time not healthy / repairs, for ended outages
 --
--- A server becomes silent after three reporting periods, so an outage lasted that much longer than these figures. A state
--- during which a correction set log time back by more than its length lasted 0 ms.
+-- A server becomes silent after three reporting periods, so an outage lasted that much longer than these figures. If a
+-- correction set log time back during a state by more than its length, the state counts as 0 ms.
 WITH placed AS (
   -- Rows of earlier versions lack `after_index`.
   SELECT farm, server_id, previous, state, unix_millis(t.at) AS at_ms, t.index AS at_index,

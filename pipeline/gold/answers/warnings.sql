@@ -2,22 +2,22 @@
 -- empty: no router has unusual values, or fewer than two hours of reports exist
 --
 --     slot      mean of the windows in ten minutes of log time, without a router's first hour, its warm-up
---     usual     median of the slots in the same hour on the previous seven days; with fewer than three of these days, of
---               the slots in the previous six hours
+--     usual     median of the slots in the same hour on the previous seven days; with fewer than three of these days or
+--               six of these slots, of the slots in the previous six hours
 --     distance  ln((seen + c) / (usual + c)), positive when worse: lag and round trips up, tunnels down
 --     score     distance / (1.4826 * the median distance of those slots from their own median, either way: their MAD)
---     departs   score >= 4.5; warned: 3 of a router's last 4 slots depart. Warnings less than two hours apart are one
+--     departs   score >= 4.5; warned: 3 of a router's last 4 slots depart. Warnings at most two hours apart are one
 --
--- Load has a multiplying effect, so distances are ratios: a third and three times have the same distance. With c (1 ms of
--- lag, 20 tunnels, 50 ms of a round trip) small values are never far apart. 1.4826 * MAD is the standard deviation of a
--- normal distribution, and does not change with up to half of the slots as outliers. A few calm days make it too small. So
--- it is the larger value of the previous days and of the previous hours, and at least 0.1; 0.2 if there are only hours,
--- since load changes with the time of day.
+-- Load has a multiplying effect, so distances are ratios: a third and three times have the same distance. With c (1 ms
+-- of lag, 20 tunnels, 50 ms of a round trip) small values are never far apart. 1.4826 * MAD is the standard deviation
+-- of a normal distribution, and does not change with up to half of the slots as outliers. A few calm days make it too
+-- small. So the larger value of the previous days and of the previous hours counts, and at least 0.1; 0.2 if there are
+-- only hours, since load changes with the time of day.
 --
 -- Distances are whole millionths, so the order of rows does not matter. A thousand routers have 1.3 million slots in
--- memory, and each hour of a day is compared with 78: so a row has all signals for as long as possible, and a number
--- instead of farm and server. `wanted` is distinct in any case; DISTINCT keeps DuckDB from joining all hours of a router
--- with each other first.
+-- memory, and each hour is compared with up to 78 slots. So a row has all signals for as long as possible, and a number
+-- instead of farm and server. `wanted` is distinct in any case; DISTINCT keeps DuckDB from joining all hours of a
+-- router with each other first.
 WITH ends AS (
   SELECT farm, max(unix_millis(window_end)) AS until_ms FROM router_health GROUP BY farm
 ),
