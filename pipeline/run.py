@@ -188,7 +188,7 @@ class RunSettings:
     def is_in_bucket(self) -> bool:
         """True if the output is a bucket or in HDFS.
 
-        Then this process, not Spark, uses the checkpoint and makes the derived tables: Spark cannot write conditionally.
+        Then this process, not Spark, uses the checkpoint and makes the derived tables: Spark's writes lack conditions.
         """
         return not isinstance(self.output, Path)
 

@@ -108,7 +108,7 @@ def _merged(name: str, known: pa.Table, rows: pa.Table) -> pa.Table:
 
 
 def last_rows(rows: pa.Table, keys: Sequence[str], order: str | None = "index") -> pa.Table:
-    """Return the row with the highest `order` for each combination of keys: of several, or without `order`, the last."""
+    """Return the row with the highest `order` for each combination of keys; of several, the last."""
     if rows.num_rows <= 1:
         return rows
     # With positions, only the remaining rows are copied with all columns.
