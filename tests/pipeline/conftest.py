@@ -1,9 +1,9 @@
 """Cheaper tables: delta-rs needs 5 ms of processor time to create or to open one, and a test opens up to 500.
 
-Only the first commit of delta-rs is a copy. The pipeline's own code makes the directory, and syncs it. In modules that
-use `shared_tables`, objects that only read share a table until its log changes.
+So a new table gets a copy of an earlier table's first commit. The pipeline's own code still makes the directory, and
+syncs it. In modules that use `shared_tables`, objects that only read share a table until its log changes.
 
-DuckDB has one thread. On two processors, its second thread takes a tenth of the time of queries that read few rows.
+DuckDB has one thread. With a second thread on two processors, queries that read few rows take about a tenth longer.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ State = frozenset[tuple[str, int, int, int]]
 
 
 class SharedTable:
-    """A `DeltaTable` that reads a shared one; it opens its version again before its first other operation."""
+    """A `DeltaTable` that reads a shared one, and opens its version again before an operation outside `READING`."""
 
     def __init__(self, root: Path, shared: DeltaTable) -> None:
         self._root, self._table, self._is_shared = root, shared, True

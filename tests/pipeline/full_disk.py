@@ -1,8 +1,8 @@
 """Batches on a small file system, as a process in its own mount namespace: `unshare --mount python -m … DIRECTORY`.
 
-A tmpfs is mounted on the directory and filled, a different amount for each try, so that the batch fails at another
-write each time. Then the space is free again and the same batch is repeated. Prints the failures as JSON, and exits
-with 1 if rows differ from a run with enough space.
+The process mounts a tmpfs on the directory. Each try fills it up to another number of free pages, so that the batch
+fails at another write. The try then frees the space and repeats the batch. The process prints the failures as JSON, and
+exits with 1 if rows differ from a run with enough space.
 """
 
 import json

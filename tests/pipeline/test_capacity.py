@@ -68,7 +68,7 @@ def test_days_left_without_rise_and_at_limit(tmp_path: Path) -> None:
         1: lambda day: 40 + swing(day),
         2: lambda day: 90 - 3 * day,
         3: lambda _: 100.0,
-        # router 4 needs more than a year
+        # router 4 reaches its limit after more than a year
         4: lambda day: 40 + 0.05 * day,
     }
     write_derived(

@@ -116,7 +116,7 @@ def test_log_of_many_commits_stays_short(tmp_path: Path) -> None:
 
 
 def test_checkpoint_is_durable_before_its_commits_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a power failure leaves neither the checkpoint nor the commits."""
+    """With another order, a power failure could leave neither the checkpoint nor the commits."""
     monkeypatch.setattr(delta, "LOG_KEPT", "interval 0 seconds")
     table, log = Table(tmp_path, CLOCKS), tmp_path / "clocks" / "_delta_log"
     synced: dict[str, int] = {}
@@ -165,7 +165,7 @@ def test_undated_rows_expire_by_batch_number_or_write_time(tmp_path: Path) -> No
     assert untimed.written_ms is not None
     assert untimed not in too_old(files, 500_000, untimed.written_ms + 500_000)
     assert untimed in too_old(files, 500_000, untimed.written_ms + 500_001)
-    # a batch number counts before the time of the write, because the machine's clock may be wrong
+    # a batch number takes precedence over the time of the write, because the machine's clock may be wrong
     numbered = [replace(file, batch=number) for number, file in enumerate(sorted(files, key=lambda each: each.rows))]
     late = untimed.written_ms + 86_400_000
     first, last = (replace(untimed, batch=batch) for batch in (-1, 99))
@@ -317,7 +317,7 @@ def test_commit_follows_sync_of_data_files_and_is_synced(tmp_path: Path, monkeyp
 
 
 def test_upkeep_syncs_merged_files_before_it_deletes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a power failure leaves neither the small files nor the merged one."""
+    """With another order, a power failure could leave neither the small files nor the merged file."""
     monkeypatch.setattr(delta, "LOG_KEPT", "interval 0 seconds")
     table = Table(tmp_path, replace(CLOCKS, undo="interval 0 seconds"))
     append_rows(table, [[clock(batch)] for batch in range(CHECKPOINT_COMMITS - 1)])
@@ -355,7 +355,7 @@ def test_upkeep_syncs_merged_files_before_it_deletes(tmp_path: Path, monkeypatch
 def test_commit_is_synced_without_checkpoint_of_delta_rs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: Callable[[Table], object], *, is_earlier: bool
 ) -> None:
-    """delta-rs makes a checkpoint at each tenth commit from the ninth on, and does not sync it.
+    """delta-rs would make a checkpoint at the commits 9, 19, 29 and so on, and would not sync it.
 
     `is_earlier`: a table of an earlier version has the interval in its properties.
     """
@@ -471,7 +471,7 @@ def test_windows_noted_by_another_writer_are_not_dropped(tmp_path: Path) -> None
 def test_windows_in_files_by_farm_equal_windows_in_one_file(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The memory holds the windows of one file, for any number of farms."""
+    """At most the windows of one file are in memory, for any number of farms."""
     random, bound, farms = Random(seed), 7, 60
     batches = [
         [
@@ -543,7 +543,7 @@ def test_batch_rewrites_state_of_its_farms_alone(tmp_path: Path, monkeypatch: py
     write_current_state(tmp_path, 1, {"routers": [late, {**late, "farm": "a"}]})
     table = next(each for each in CurrentState(tmp_path).tables() if each.spec.name == "current_routers")
     after = table.files()
-    # then only the files of its farms are other ones; a new farm is in the first file
+    # then only the files of its farms are replaced; a new farm is in the first file
     assert len(before) == 3
     assert len(before & {each.path for each in after}) == 1
     # and retention does not drop the state of farms without new entries
@@ -553,7 +553,7 @@ def test_batch_rewrites_state_of_its_farms_alone(tmp_path: Path, monkeypatch: py
 
 
 def test_file_of_state_states_any_first_and_last_farm(tmp_path: Path) -> None:
-    """The nodes of a farm report its name, which may be any text."""
+    """The nodes of a farm report its cluster id, and the pipeline accepts any text."""
     for batch, names in enumerate((["", "\0/../"], ["\U0010fffe", "\U0010ffff"])):
         rows = [{"farm": farm, "server_id": 1, "index": 5, "log_time": NOON} for farm in names]
         write_current_state(tmp_path / str(batch), 0, {"routers": rows})
@@ -562,7 +562,7 @@ def test_file_of_state_states_any_first_and_last_farm(tmp_path: Path) -> None:
 
 
 def test_full_file_of_state_is_divided_equally() -> None:
-    """A full file that gave away only its last farm would make a file for each new farm."""
+    """If a full file gave away only its last farm, each new farm would make another file."""
     rows = pa.table({"farm": [*"aabccdefghi"]})
     assert [each.column("farm").to_pylist() for each in farm_files.pieces(rows, 10)] == [[*"aabccd"], [*"efghi"]]
     assert [*farm_files.pieces(rows, 11)] == [rows]

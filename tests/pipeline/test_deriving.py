@@ -175,7 +175,7 @@ def test_thread_ends_without_jvm() -> None:
 
 
 def test_end_does_not_wait_for_hanging_work() -> None:
-    """A thread in DuckDB crashes the end of Python."""
+    """Python would crash at its normal end while a thread runs DuckDB, so the process ends with code 1 instead."""
     program = """if True:
         import threading, duckdb
         from pipeline.gold import deriving

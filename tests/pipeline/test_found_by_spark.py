@@ -1,6 +1,7 @@
 """Discovery of the sources by Spark's naming convention, without a registration call.
 
-Spark imports every package named `pyspark_*`. Without the extra, ours must not raise; an error would hide others.
+Spark imports every package named `pyspark_*`. Our two packages must be importable without the extra `pipeline`, because
+an error of an import would hide the sources of other packages.
 """
 
 import importlib

@@ -29,7 +29,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_batch_with_partial_file_is_completed_later(
     whole: int, undisturbed: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A killed process leaves such a file too. `whole`: the number of complete files before it."""
+    """A full disk or a killed process leaves a partial file. `whole`: the number of complete files before it."""
     first, both = undisturbed
     full = shutil.copytree(first, tmp_path / "full")
     complete, closed = _Part.close, list[Path]()

@@ -126,7 +126,7 @@ def test_topic_of_recovered_farm_is_refused_by_its_tables(monkeypatch: pytest.Mo
 def test_batch_after_recovery_of_farm_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, fails: bool
 ) -> None:
-    """The tasks label records of the new cluster with the old id, or do not find the next offset."""
+    """After the recovery, the tasks label records of the new cluster with the old id, or fail at the next offset."""
     present, written = [FARM], list[int]()
     monkeypatch.setattr(kafka, "cluster_of", lambda *_: present[0])
     settings = RunSettings(tmp_path, {SERVERS: "a:1"})
@@ -148,7 +148,7 @@ def test_batch_after_recovery_of_farm_is_refused(
 def test_batch_during_restart_of_broker_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, is_final: bool
 ) -> None:
-    """A broker that does not return ends the run after a limit; the next run reads the batch again."""
+    """If no broker returns, the run ends after a limit, and the next run reads the batch again."""
     now_s, lines, written = [0.0], list[str](), list[int]()
 
     def sleep(seconds: float) -> None:

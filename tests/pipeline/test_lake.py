@@ -252,7 +252,7 @@ def test_events_of_earlier_version_without_records_continue(finished: int, state
         (tmp_path / "checkpoint-events" / "commits" / str(finished)).touch()
     (tmp_path / "layout.json").write_text('{"layout": 3}')
     prepare(tmp_path)
-    # when the query over the log makes its record first
+    # when the query over the log makes its record of batches first
     write_parts(tmp_path, parts_of(20, 40)[1:2], 1)
     EventsTable(tmp_path).write_batch([events], finished + 1)
     assert len(documents(tmp_path, "FROM events")) == (2 if finished < 0 else 4)

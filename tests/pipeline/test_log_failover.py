@@ -279,4 +279,4 @@ def test_read_of_empty_range_returns_no_rows(tmp_path: Path) -> None:
     with serve_log(log, tmp_path / "one.sock") as first:
         reader = FarmDataSource({"node": first, "start": str(log.commit_index + 1)}).reader(ENTRIES)
         assert reader.partitions() == []
-        assert list(reader.read(InputPartition(None))) == [], "Spark reads this partition in this case"
+        assert list(reader.read(InputPartition(None))) == [], "Spark reads such a partition for an empty plan"

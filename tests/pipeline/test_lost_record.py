@@ -78,7 +78,7 @@ def test_queries_of_any_table_of_log_without_record_are_refused(states: tuple[Pa
             assert (result.exit_code, f"{RECORD} does not belong" in result.output) == (1, True), result.output
         with pytest.raises(QueryError, match="it is missing"):
             stored_gaps(output)
-    # The alerting numbers its own commits.
+    # The alerting numbers its commits itself, so `alerts` does not need the record.
     assert documents(output, "SELECT count(*) AS n FROM alerts") == [{"n": 0}]
 
 

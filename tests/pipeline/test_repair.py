@@ -76,7 +76,7 @@ def rows_in(output: Path) -> Rows:
 
 
 def repair_from(output: Path, log: MadeUpLog, found: Damage | None = None) -> list[str]:
-    """Repair the found damage; return the notes. `repair` examines the tables at its end, and raises for a damage."""
+    """Repair the found damage; return the messages. `repair` finally examines the tables, and raises for any damage."""
     lines: list[str] = []
     with serve_log(log, output.with_suffix(".sock")) as address:
         repair(
@@ -221,7 +221,7 @@ def test_dry_run_does_not_change_files(output: Path, monkeypatch: pytest.MonkeyP
     remove(table)(output)
     (output / LOCK_FILE).touch()
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
-    # A run adapts tables of an earlier version, such as their properties.
+    # A run would adapt the properties of the tables to this setting.
     monkeypatch.setattr(delta, "LOG_KEPT", "interval 2 minutes")
     result = CliRunner().invoke(repair_command, ["--output", str(output), "--dry-run"])
     assert (result.exit_code, table in result.output) == (0, True), result.output
@@ -242,7 +242,7 @@ def test_repair_refuses_layout_of_another_version(output: Path, tmp_path: Path) 
     result = CliRunner().invoke(repair_command, ["--output", str(output)])
     assert (result.exit_code, f"has the layout {LAYOUT + 1} and this version writes" in result.output) == (1, True)
     assert not (output / "reports").exists()
-    # an earlier layout that a run continues is raised by the repair only
+    # a repair raises an earlier layout that a run continues, and a dry run does not
     (output / LAYOUT_FILE).write_text(content := json.dumps({"layout": min(CONTINUED)}))
     result = CliRunner().invoke(repair_command, ["--output", str(output), "--dry-run"])
     assert (result.exit_code, (output / LAYOUT_FILE).read_text()) == (0, content)
@@ -394,7 +394,7 @@ def test_record_and_checkpoint_older_than_tables_are_replaced(
 def test_repair_of_lost_record_derives_all_tables_again(output: Path) -> None:
     Gold(output, 60_000).refresh(0)
     rows = gold_rows(output, "router_health")
-    # when a derived table is also of another time
+    # when a derived table has also lost its rows
     Table(output, SPECS["router_health"]).rewrite(
         Table(output, SPECS["router_health"]).files(), SPECS["router_health"].schema.empty_table()
     )

@@ -220,7 +220,7 @@ def test_file_pattern_may_contain_wildcards_anywhere(tmp_path: Path, monkeypatch
 def test_read_of_absent_node_is_empty(tmp_path: Path) -> None:
     reader = FarmEventsDataSource({"node": str(tmp_path / "absent.sock")}).reader(EVENTS)
     assert reader.partitions() == []
-    assert list(reader.read(InputPartition(None))) == [], "Spark reads this partition in this case"
+    assert list(reader.read(InputPartition(None))) == [], "Spark reads such a partition for an empty plan"
 
 
 def file_rows(path: Path, first: int = 0) -> list[tuple[int, int | None, int | None]]:

@@ -53,7 +53,7 @@ def test_recovered_farm_of_file_is_another_cluster(first_index: int, tmp_path: P
     log = three_servers(minutes=1)
     run_farms(tmp_path, "blog", log, derived=derived)
     before = reports(tmp_path)[log.cluster_id]
-    # `garlicfarm recover` makes a new cluster, whose log may begin before the end of the old one.
+    # `garlicfarm recover` makes a new cluster, whose log may begin before the end of the old cluster's log.
     again = MadeUpLog(cluster_id=RECOVERED, first_index=first_index, log_time_ms=log.log_time_ms)
     again.tick(10_000)
     again.report(1, uptime=1)

@@ -161,7 +161,7 @@ def test_panel_has_rows_and_named_columns(program: duckdb.DuckDBPyConnection, pa
     named = [each["matcher"]["options"] for each in panel["fieldConfig"]["overrides"]]
     assert [column for column in found.columns if column != "time"] == named
     assert found.fetchone() is not None
-    # The data source would convert these to text.
+    # Grafana's data source would convert a HUGEINT to text.
     assert "HUGEINT" not in map(str, found.types)
 
 

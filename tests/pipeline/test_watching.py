@@ -175,7 +175,7 @@ def test_rows_do_not_depend_on_division_into_batches(
 
     whole = cut("once", [])
     assert len(whole) > 20
-    # The state in files of one farm each, which are read one farm at a time.
+    # With these limits, each file has the state of one farm, and the watch reads one farm at a time.
     monkeypatch.setattr(farm_files, "FILE_ROWS", 1)
     monkeypatch.setattr(module, "ROWS_AT_ONCE", 1)
     assert cut("each", list(range(1, len(rows), 9))) == whole

@@ -154,7 +154,7 @@ def test_proposals_are_ten_periods_apart() -> None:
     assert story.weighing.propose() is None
     story.pass_periods(1)
     assert story.weighing.propose() is not None
-    # a failed submission counts too
+    # a failed submission also starts the pause
     story.weighing.submitted()
     assert story.weighing.propose() is None
 
@@ -424,7 +424,7 @@ def test_extreme_lag_stays_within_bounds(lag_ms: float) -> None:
 
 
 def test_current_factors_match_farm_arithmetic() -> None:
-    """The state machine computes in whole thousandths, so the results may differ by 12 of them."""
+    """The farm computes in whole thousandths, so the results may differ by 12 thousandths."""
     random = Random(20261121)
     ours, theirs = CurrentFactors(), farm.Weights()
     now_ms, leaves = BEGIN_MS, [f"leaf-{number}" for number in range(5)]
