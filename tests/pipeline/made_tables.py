@@ -101,7 +101,7 @@ def gold_rows(output: Path, name: str) -> list[dict[str, Any]]:
 
 
 def derived_rows(output: Path, name: str, window_ms: int) -> list[dict[str, Any]]:
-    """Derive the tables of its kind, and one cheap table, from all rows of the base tables; return its rows."""
+    """Derive all tables of the kind of `name`, and one cheap table, from the base tables; return the rows of `name`."""
     kinds: dict[str, Mapping[str, object]] = {"GOLD": GOLD, "FOLDED": FOLDED, "TRACED": TRACED}
     chosen = {kind: each if name in each else {} for kind, each in kinds.items()}
     # The run compares its batch with at least one table of the log.

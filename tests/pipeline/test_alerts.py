@@ -276,9 +276,9 @@ def test_pieces_of_alert_history_are_bounded(farm: Farm, monkeypatch: pytest.Mon
 
 
 def test_outage_row_without_indexes_precedes_return(tmp_path: Path) -> None:
-    """The first row lacks `index`, because missing reports caused the outage, and `after_index`, as in early versions.
+    """The first row lacks `index`, because missing reports caused the outage.
 
-    `--keep-days` has deleted the rows before it.
+    It also lacks `after_index`, like rows of early versions. `--keep-days` has deleted the rows before it.
     """
     rows = [
         {"server_id": 2, "at": NOON, "state": "silent", "reason": "no report", "previous": "healthy"},
@@ -976,7 +976,7 @@ def test_changed_state_without_alert_sweeps_tables(farm: Farm, monkeypatch: pyte
 
 
 def test_refused_write_of_alerts_is_refused_again(farm: Farm) -> None:
-    """The rows of another process stay, and the rows of this one never count as stored."""
+    """The rows of another process stay, and the refused rows never count as stored."""
     store, other = AlertStore(farm.output), AlertStore(farm.output)
     other.begin_run(LATER, sends=True)
     other.keep(updated_alerts([], [DOWN], {}, LATER))

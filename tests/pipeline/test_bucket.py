@@ -641,7 +641,7 @@ def test_bad_copy_is_downloaded_again(damage: str, s3: S3Server, place: BucketPa
     (file,) = stored_files(place / "clocks")
     copy = data_files.place_on_disk(place / "clocks", file.path)
     whole = copy.read_bytes()
-    # Pages after the magic number, so that the size and the footer are intact.
+    # Damage pages after the magic number, so that the size and the footer are intact.
     bad = whole[: len(whole) // 2] if damage == "half" else b"PAR1" + b"\xff" * 400 + whole[404:]
     copy.write_bytes(bad)
     assert (indexes(place), copy.read_bytes() == whole) == ([0], True)

@@ -1,4 +1,4 @@
-"""Feedback to several farms: separate weights and submissions, and farms that delay only themselves.
+"""Feedback to several farms: separate weights and submissions; a failed or hanging farm delays only itself.
 
 Each farm has its own nodes, its own client key and its own place in the queue. A few threads serve all farms.
 """

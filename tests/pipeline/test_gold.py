@@ -237,7 +237,7 @@ def test_unused_files_of_window_records_are_swept(tmp_path: Path) -> None:
 
 
 def test_refresh_reads_only_files_of_new_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If farms take turns, most files contain only computed windows."""
+    """If farms take turns, most files contain only windows that all tables already have."""
     monkeypatch.setattr(farm_files, "FILE_ROWS", 4)
     gold, rows, read = Gold(tmp_path, MINUTE_MS), Table.rows, list[int]()
 

@@ -25,7 +25,7 @@ KEY = "farm/batches-log.json"
 class Directory:
     """The methods of hdfs-native that the pipeline uses, in a directory.
 
-    `before`, `after`: run once at the next such call.
+    `before`, `after`: a method and a function, which runs once, before or after the next call of the method.
     """
 
     root = Path()

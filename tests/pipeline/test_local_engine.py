@@ -109,7 +109,7 @@ def test_tables_are_equal_after_kills_at_any_step(tmp_path: Path) -> None:
         expected, kills = tables_of(undisturbed), 0
         while kills < KILLS:
             same_pseudonyms(undisturbed, killed)
-            # Some kills of one directory, until a run reaches its end
+            # Kill several runs in one directory, until a run reaches its end.
             for _ in range(KILLS):
                 with Kills(random.randint(1, steps // 2)).at_writes():
                     try:
@@ -354,7 +354,7 @@ def test_progress_has_form_of_spark(tmp_path: Path) -> None:
 
 
 def test_rows_are_previewed_between_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # given a query with a batch in 10 s, whose source gets a number at each step
+    # given a query with a batch every 10 s, whose source gets a number at each step
     now, source, steps = [0.0], Numbers(2), list[tuple[str, list[int]]]()
     monkeypatch.setattr(local_query, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(local_query, "PREVIEW_S", 0.0)

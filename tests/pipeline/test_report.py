@@ -162,7 +162,7 @@ def test_verdict_of_stale_log_is_not_healthy(tmp_path: Path) -> None:
     head, text = verdict_of(tmp_path, NOON + 384 * SECOND)
     assert head == "Nothing is known of the last 6 min 24 s"
     assert "1 of 1 server healthy at the end of the tables" in text
-    # then the age of old tables is not an outage
+    # then the age of old tables is not shown as an outage
     head, text = verdict_of(tmp_path, NOON + timedelta(days=329))
     assert re.fullmatch(r"The tables end 32[89] d.* ago", head)
     assert "1 of 1 server healthy at the end of the tables" in text

@@ -66,7 +66,7 @@ def test_detection_starts_at_last_report_before_suspicion(tmp_path: Path) -> Non
         event("a", 5, 52, "member-alive", member="b", id="22"),
         event("a", 5, 52, "member-alive", member="b", id="22"),
     ]
-    # A server of another farm with this id is not a contact.
+    # A report from another farm, of a server with the same id, is not a contact.
     made = write_and_derive(tmp_path, events, [report(8, 3), report(20, 3), report(9, 3) | {"farm": "ff" * 16}])
     found = {(row["observer"], row["member"]): row for row in made["detections"]}
     of_c = found["a", "c"]
