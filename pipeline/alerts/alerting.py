@@ -63,7 +63,7 @@ class Backlog:
         full batch, newest entry older than `NEAR_S` ──▶ held back ──(younger, not full, or no entry of it)──▶ free
                                                              └──(not younger after `SHRINKS_S`)──▶ free: not a backlog
 
-    If a batch has the maximum size, more entries follow it. If its entries are from last week, a server without a
+    If a batch has the maximum size, more entries may follow it. If its entries are from last week, a server without a
     report then may have been healthy for days. An alert would be false. But a full batch does not prove a backlog: with
     a small limit of entries every batch of a live farm is full. So the age of a farm's newest entry decides. If this
     age does not shrink, the delay is permanent: the log time of the farm is wrong, or the pipeline is too slow. Then an

@@ -3,7 +3,7 @@
     due messages ──▶ a bounded queue of each receiver ──▶ its thread: try, pause, retry ──▶ delivered, or not yet
 
 Each receiver has a separate thread, so a slow receiver delays neither the run nor the other receiver. Every step is
-bounded: the time of a POST or a command, the number of tries in a row, the number of waiting messages. A message
+bounded: the time of a POST or a command, the number of attempts in a row, the number of waiting messages. A message
 rejected by a full queue is not lost: it stays due in the table `alerts` and is passed on later.
 
 *Webhook.* https with the system's trusted authorities and a check of the host's name, or plain http. Redirects are not

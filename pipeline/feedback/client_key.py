@@ -27,7 +27,7 @@ class ClientKeyError(Exception):
 
 
 class ClientKey:
-    """A client key; `sign` numbers its entries upwards."""
+    """A client key; `sign` gives each entry a higher number."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key

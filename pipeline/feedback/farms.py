@@ -10,8 +10,8 @@ that has waited the longest. A farm has one thread at a time. An unreachable far
 `WORKERS` - `SLOW_WORKERS` threads stay free for the other farms, for any number of hanging farms. A slow farm occupies
 one of these threads only for its first slow batch. A queue keeps the newest `QUEUE_BATCHES` batches of a farm.
 
-Each farm has separate smoothed figures, and an entry for it is made from its log alone. Its cluster id and its
-`throughIndex` make it invalid in another farm and after a newer entry.
+Each farm has separate smoothed figures, and an entry for it is made from its log alone. The proof and the
+`throughIndex` of an entry make it invalid in another farm, and after a newer entry.
 
 The farms' file and the files that it refers to are read again when they change. A farm's new `Reach` applies from its
 next rows on. A fault of one farm's settings, such as a missing token file, is reported once and stops only the feedback

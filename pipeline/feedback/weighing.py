@@ -171,7 +171,7 @@ class CurrentFactors:
         self.latest_factors = {leaf: (factor, at_ms - by_ms) for leaf, (factor, at_ms) in self.latest_factors.items()}
 
     def damped(self, leaf: str, factor: float, log_time_ms: int) -> float:
-        """Return the factor after an entry with `factor`."""
+        """Return the factor of the leaf after an entry with `factor`: the change is at most `DAMPING`."""
         now = self.at(leaf, log_time_ms)
         return min(max(factor, now * (1 - DAMPING)), now * (1 + DAMPING))
 

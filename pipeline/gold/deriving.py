@@ -32,7 +32,8 @@ REST_TIMES = 4.0
 REST_TIMES_LOCAL = 49.0
 POOL = "derived"
 END_S = 60.0
-"""Longest wait for the thread at the end of a run, for example on a hanging disk. Its writes can be cut at any time."""
+"""Longest wait for the thread at the end of a run, for example on a hanging disk. A cut write does not damage a table.
+"""
 
 
 class Deriving:

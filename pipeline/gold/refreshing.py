@@ -72,7 +72,7 @@ class GoldTable:
 
 @dataclass(frozen=True, slots=True)
 class FoldedTable:
-    """A small derived table that absorbs newer rows of one base table; its SQL reads its present rows as `known`.
+    """A small derived table that absorbs newer rows of one base table; the SQL reads the table's own rows as `known`.
 
     DuckDB does all the work, since both tables have few rows. The derived table has, for example, one row for each
     term, and the source gets one in each reporting period.
@@ -189,7 +189,7 @@ def made_by(query: str, batch: int, log_batch: int) -> list[tuple[str, int]]:
 
 
 def made_through(table: Table, query: str) -> int:
-    """Return the last batch of a query in a derived table; none if another query made its rows later."""
+    """Return the last batch of a query in a derived table; -1 if another query made the table's rows later."""
     if table.committed(_MADE_BY) not in {zlib.crc32(query.encode()), NOTHING_COMMITTED}:
         return NOTHING_COMMITTED
     return table.committed(query)
@@ -204,7 +204,7 @@ def refresh(
     batch: int,
     session: SparkSession | None,
 ) -> bool:
-    """Make the touched windows again; return False without any, or if the table already has this batch.
+    """Make the touched windows again; return False if there are none, or if the table already has this batch.
 
     Without a session, DuckDB runs the query.
     """
@@ -293,7 +293,7 @@ def _connected(job: _Job) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _earlier_uptimes(connection: duckdb.DuckDBPyConnection, job: _Job, earlier: pa.Table) -> pa.Table:
-    """Return the last uptime before the rows, for servers without an uptime within the reach.
+    """Return the last uptime of each server before the source rows, for servers without an uptime within the reach.
 
     Earlier portions supply it in `earlier`, or it is searched backwards, day by day, in the table itself. A server that
     returns after a week costs a search of a week. If the table is made again, its present rows are ignored.

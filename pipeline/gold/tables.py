@@ -167,7 +167,8 @@ class Gold:
         parts = [_of_batches(self._windows.table.rows([each]), after, batch) for each in files]
         noted = pa.concat_tables([_WINDOWS_SCHEMA.empty_table(), *parts])
         with Sources(self._output) as sources:
-            # Tables of traces do not record batches of the log. They are first: a killed refresh repeats its windows.
+            # Tables of traces do not record the windows that they have, so they are first: a killed refresh repeats its
+            # windows.
             for traced in TRACED.values():
                 fold_traces(sources, self._tables, traced, pc.min(noted.column("window_start")).as_py(), batch)
             every_window = cache(partial(self._all_windows, sources))

@@ -37,7 +37,7 @@ _INDEXES = {RANGES_SPEC.name: "last_index"}
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The notes, and the fault of the stored ones; empty if they are used."""
+    """The notes, and the fault of the stored notes; without a fault, these are used."""
 
     notes: BatchNotes
     fault: str = ""

@@ -8,8 +8,8 @@ after it has been healthy for `keep_firing_ms` or longer. It ends when the serve
 for `keep_firing_ms`. The command `silence`, a removal or an orderly departure suppresses an alert's message under every
 setting. So this module ignores them.
 
-Rows are read in pieces of the log, so that memory has a bound. The pieces have the order of the log, which the watch
-needs: after a correction, log time may return to an earlier day.
+Rows are read in pieces of `PIECE_ENTRIES` indexes, which bounds the memory. The pieces have the order of the log, which
+the watch needs: after a correction, log time may return to an earlier day.
 """
 
 from collections.abc import Sequence

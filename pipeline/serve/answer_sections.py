@@ -26,10 +26,10 @@ from pipeline.serve.query import SqlQuery
 from pipeline.watch.machine import HEALTHY, SILENT
 
 FAST_BURN, SLOW_BURN = 14.4, 6.0
-"""The burn limits of the last hour, and of the last six."""
+"""The limits of the speed of a burn in the last hour, and in the last six hours."""
 BUDGETS_SHOWN, BUDGETS_LEAST, DAYS_SHOWN, FAILING_SHOWN, NOTICED_SHOWN = 10, 3, 5, 10, 5
-"""Limits of rows: burning budgets, the least number of budgets, days, failed servers; for detection, the farms, the
-members and the observers each.
+"""Limits of rows: burning budgets, the budgets shown even if fewer burn, days, failed servers; for detection, the
+farms, the members and the observers each.
 """
 SOON_DAYS, LATER_DAYS, LOADED = 14, 90, 0.8
 """Limits in days until a resource is full: of a bad state, and of a warning; and the load that causes a warning."""

@@ -7,10 +7,10 @@ Only the small table `ranges` is read. Lost rows of a base table are not found h
 and last commit differ in the number of rows, or that ends before the record of batches (`query.py`). The dates of
 missing entries are unknown, so a gap has the days of the entries before and after it.
 
-A topic lacks the entries that are not for its readers, inside batches and between them. So if the record of batches
-or the checkpoint shows that their source is a topic, only the rows of kind `gone` are gaps. Spark reads a topic's
-offsets without a gap, and stops if the topic has lost records. The record of batches refuses a checkpoint with other
-numbers than the tables. Entries before the first one read are not a gap: a run may begin anywhere in the log.
+A topic lacks the entries that are not for its readers, inside batches and between them. So if the record of batches or
+the checkpoint shows that the tables are from a topic, only the rows of kind `gone` are gaps. Spark reads a topic's
+offsets without a gap, and stops if the topic has lost records. A run refuses a checkpoint that does not fit the record
+of batches. Entries before the first one read are not a gap: a run may begin anywhere in the log.
 """
 
 import shlex

@@ -9,8 +9,9 @@ port without a host means loopback. The figures are totals or maxima over all fa
 addresses. All counters start with the process. An unknown figure is `NaN`, which alerts do not treat as a number.
 
 The lag in seconds is the age of the newest entry in the tables by its log time, for the farm with the greatest age.
-Between two reports of a farm it rises to the reporting period. It includes any cause of delay: the pipeline, the path
-to the nodes, or a farm without commits. The lag in entries distinguishes these, since it counts only existing entries.
+Between two reports of a farm this lag rises to the reporting period. It includes any cause of delay: the pipeline, the
+path to the nodes, or a farm without commits. The lag in entries excludes a farm without commits, since it counts only
+existing entries.
 """
 
 import math

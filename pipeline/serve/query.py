@@ -1,6 +1,6 @@
 """`garlicfarm pipeline query "SQL"`: DuckDB over the tables of an output directory. No JVM is started.
 
-Each table is a view over its current Parquet files, from its log.
+Each table is a view over the Parquet files that its Delta log lists as current.
 
 A query cannot change anything. The connection is in memory, has locked settings, and accepts one SELECT statement. It
 may open only the files of the tables, not their neighbors (`names.sqlite`, the salt of the pseudonyms). DuckDB's own
@@ -352,7 +352,7 @@ def _distinct_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _lock(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> None:
-    """Limit the connection to these files, and to the settings here."""
+    """Limit the connection to these files, and lock its settings."""
     connection.execute(f"SET allowed_paths = {list_of(files)}")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")

@@ -21,7 +21,7 @@ Found = TypeVar("Found")
 
 
 class DaemonPool:
-    """At most `threads` daemon threads, each begun for a submitted call. One thread at a time submits calls."""
+    """At most `threads` daemon threads; each of the first calls starts one. One thread at a time submits calls."""
 
     def __init__(self, threads: int) -> None:
         self._most = threads

@@ -326,7 +326,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         return self._offsets.stored({"farms": {**self._next_entries}})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the admission limit."""
+        """Return the limit of entries in a batch."""
         return ReadMaxRows(self._sizes.entries_per_batch)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802

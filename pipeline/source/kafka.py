@@ -209,7 +209,7 @@ def _requested(
     request: Callable[[Any, Any], Any],
     check: Callable[[], None] = ignore,
 ) -> Any:
-    """Return the brokers' reply to a request, which gets the JVM's `org.apache.kafka` and a client."""
+    """Return the brokers' reply. `request` gets the JVM's package `org.apache.kafka` and an admin client."""
     java: Any = session._jvm  # noqa: SLF001 - there is no other way to it
     properties = java.java.util.Properties()
     if not any(f"kafka.{each}" in options for each in _TIMEOUTS):

@@ -7,11 +7,11 @@ picklable values, and keeps one connection while it reads one range.
     statuses(cluster)   the status of every node that replies
     range(first, end)   the entries between, from any node that has them
 
-*Failover.* A node may stop in the middle of a range, or have fewer entries than the node that announced its end. It may
-have compacted more than another, or belong to another farm. In each case reading continues at the next address with the
-missing entry: an index holds the same entry at every node. A range fails after `ROUNDS` rounds over all nodes without a
-new entry, or if no node can be reached for `SILENCE_SECONDS`, such as during a restart of the farm. The error has the
-last failure of each node.
+*Failover.* A node may stop in the middle of a range, or have fewer entries than the node that reported the end of the
+log. It may have compacted more than another, or belong to another farm. In each case reading continues at the next
+address with the missing entry: an index holds the same entry at every node. A range fails after `ROUNDS` rounds over
+all nodes without a new entry, or if no node can be reached for `SILENCE_SECONDS`, such as during a restart of the farm.
+The error has the last failure of each node.
 """
 
 import base64
@@ -131,7 +131,8 @@ class FarmLog:
         raise failures.of_all(cluster)
 
     def statuses(self, cluster: str | None = None, timeout_s: float | None = None) -> list[LogStatus]:
-        """Return the status of all responsive nodes of `cluster`, or of the first one's cluster. Raise as `status`.
+        """Return the status of all responsive nodes of `cluster`, or of the first one's cluster. Raise the errors of
+        `status`.
 
         At most `QUERIES_AT_ONCE` nodes are queried concurrently.
         """

@@ -1,7 +1,7 @@
 """Ranges of the log as Spark's partitions: their planning, and their rows, for both places of a log.
 
-    NodeRanges        control endpoints of running nodes      a range is sufficient for a reader
-    DirectoryRanges   a directory                             a range has the place in the file, and log time there
+    NodeRanges        control endpoints of running nodes   a range has its indexes only
+    DirectoryRanges   a directory                          a range also has its place in a file, and log time there
 
 All objects here are pickled: a partition goes to another process, together with its reader.
 """
@@ -22,7 +22,7 @@ from pipeline.source.stored_log import KnownTime, StoredLog, StoredPlace
 LOOK_AROUND_SECONDS = 10.0
 """The time without new entries before all nodes are queried."""
 LOOK_AROUND_PATIENCE_SECONDS = 1.0
-"""The maximum delay by a hanging node in such a query. A slower node is queried again the next time."""
+"""The maximum delay by a hanging node when all nodes are queried. A slower node is queried again the next time."""
 
 
 class LogRange(InputPartition):
@@ -64,7 +64,7 @@ class LogRanges(Protocol):
         """Return the log time before an entry, if a place in the log needs it; `known`: an earlier entry's time."""
 
     def plan(self, first: int, end: int, cluster: str, known: KnownTime | None = None) -> LogRange:
-        """Return the partition for [first, end). `known` as in `time_before`."""
+        """Return the partition for [first, end). `known`: the log time at an earlier entry."""
 
     def rows(self, partition: LogRange | SnapshotRange) -> Iterator[Row]:
         """Yield the rows of one partition."""

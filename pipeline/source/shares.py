@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
 def fitting_demands(demands: Mapping[str, int], limit: int, after: str) -> dict[str, int]:
     """Return all demands; if there are too many, the demands that fit, in circular order after `after`."""
-    # This ends early with many farms.
+    # With many farms, the sum exceeds the limit early.
     if all(total <= limit for total in accumulate(min(count, SHARE_LEAST) for count in demands.values())):
         return {**demands}
     in_order = sorted(demands)

@@ -1,8 +1,8 @@
 """A farm's log from a directory, for the source `farm`: a stopped node's state, a running one's, or a copy of either.
 
 For each parallel reader, the planner finds a place in the log to begin at. A reader opens the directory again, in
-another process or on another machine with the same path, and continues from its place. Only this module of the
-pipeline reads a log from disk, by `bridge.node.offline.stored_farm`.
+another process or on another machine with the same path, and continues from its place. Only this module of the pipeline
+reads a log from disk, with `bridge.node.offline.stored_farm`.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ class StoredLog:
         return self._farm.cluster_id
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first index, and the last known committed one."""
+        """Return the first index, and the last index that is known as committed."""
         try:
             self._farm.refresh()
             first, commit = self._farm.first_index, self._farm.commit_index

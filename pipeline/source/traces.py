@@ -83,7 +83,7 @@ class NodeTrace:
         return self.address
 
     def end(self, start: str | None) -> str | None:
-        """Return the offset after the newest event, with the node's own clock; return `start` without new events."""
+        """Return the offset after the newest event, with the node's clock offset; return `start` without new events."""
         try:
             with Endpoint(self.address, self.credentials) as node:
                 view = node.get("/v1/view")

@@ -30,7 +30,7 @@ from pipeline.tables.files import TableDamagedError
 _FROM_BACKUP: Final = (
     "restore the entire output directory from one backup, or read the log again into another output directory"
 )
-"""The remedy if these notes are lost: a repair needs them."""
+"""The remedy if the record is damaged, because a repair needs the record."""
 
 
 class Continuity(Enum):
@@ -73,7 +73,7 @@ class _Noted(Struct, frozen=True, rename="camel"):
     0 again.
     """
     starts: Raw = _NONE
-    """The first entry of each farm in the present checkpoint. Spark requests the entry again to repeat batch 0."""
+    """The first entry of each farm in the present checkpoint. A repetition of batch 0 begins there again."""
     derived: dict[str, int] = {}
     """The last batch of each derived table, and of `gold_windows`."""
     of_topic: bool = False
@@ -196,7 +196,8 @@ class BatchNotes:
     def check_tables(self, committed: Mapping[str, int], *, may_be_missing: bool = False) -> None:
         """Raise TableDamagedError if a table lacks a batch that it had, or has a batch that the record lacks.
 
-        `committed`: the last batch of each table. `may_be_missing`: as for `fault`.
+        `committed`: the last batch of each table. `may_be_missing`: an earlier version wrote the tables without a
+        record.
         """
         if found := self.fault(committed, may_be_missing=may_be_missing):
             raise _other_record(self.path, found)
@@ -216,7 +217,7 @@ class BatchNotes:
     ) -> None:
         """Replace the notes by notes of complete batches: the last batch of each table, the last entry of each farm.
 
-        They are stored by `begin_numbers`, because no checkpoint is known to fit them.
+        `begin_numbers` stores the notes, because no known checkpoint fits them.
         """
         last = max(committed.values(), default=-1)
         tables = dict(committed)

@@ -3,7 +3,7 @@
     current_farm          one row a farm: its name, the range of its log in the tables, the leader
     current_routers       one row a server: its last report
     current_destinations  one row a destination and server: its part of the last report
-    current_publishers    one row a master: the last publication
+    current_publishers    one row a master destination: its last publication
     current_watched       one row a server: the state of the watch, with the time of its change (`pipeline/watch`)
 
 History holds past states. For the current state, a reader would have to search all of it for the last row of each
@@ -68,7 +68,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "watched": ("farm", "server_id"),
 }
 FROM_BASE = {"reports": "routers", "destination_reports": "destinations", "publications": "publishers"}
-"""The part of the current state from each base table's last rows."""
+"""For each base table, the part of the current state that its last rows determine."""
 SPECS = {name: TableSpec(f"{PREFIX}{name}", schema, KEYS[name], UNDO) for name, schema in SCHEMAS.items()}
 
 
@@ -111,7 +111,7 @@ def last_rows(rows: pa.Table, keys: Sequence[str], order: str | None = "index") 
     """Return the row with the highest `order` for each combination of keys; of several, the last."""
     if rows.num_rows <= 1:
         return rows
-    # With positions, only the remaining rows are copied with all columns.
+    # Positions are grouped instead of rows, so that only the remaining rows are copied with all columns.
     positions = pa.array(range(rows.num_rows), pa.int64())
     in_order = positions if order is None else pc.sort_indices(rows, sort_keys=[(order, "ascending")])
     placed = rows.select(list(keys)).take(in_order).append_column("_place", positions)

@@ -1,7 +1,7 @@
 """One Delta table: its current files, and commits that happen once despite repetitions.
 
     <table>/_delta_log/00000000000000000017.json    the files that commit 17 adds and removes, and its (query, batch)
-    <table>/_delta_log/….checkpoint.parquet         the sum of the commits up to there, made every `CHECKPOINT_COMMITS`
+    <table>/_delta_log/….checkpoint.parquet         the sum of all commits before, every `CHECKPOINT_COMMITS` commits
 
 A commit is one file that must not have existed, so it is atomic. It carries the name of the query and the number of its
 batch (`txn`). Before a commit, the writer reads the last batch of that query in the table, and skips a repeated batch.
@@ -62,8 +62,9 @@ OPENINGS = 3
 """The attempts of a reader to open a table. The second fails only if `CHECKPOINT_COMMITS` more commits follow."""
 NOTHING_COMMITTED = -1
 NO_UPKEEP = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-"""Without these properties, delta-rs would delete commits before their checkpoint is durable, and check for work.
+"""Without these properties, delta-rs would delete commits before their checkpoint is durable.
 
+It would also look for such work after each commit.
 OPTIMIZE and VACUUM of delta-rs ignore these properties, so the table also sets a checkpoint interval that it never
 reaches.
 """
@@ -186,7 +187,7 @@ class Table:
             self._commit(self.written(rows), removed, [], is_recounted=True)
 
     def recount(self, query: str, batch: int) -> None:
-        """Record the present number of rows, and the last batch of a query, after a repair has corrected them."""
+        """Record the present number of rows, and the last batch of a query, for a repair that has corrected rows."""
         committed = self.committed(query)
         if self.lacks_rows() or committed < batch:
             self._commit((), (), [Transaction(query, max(batch, committed))], is_recounted=True)
@@ -414,7 +415,7 @@ def stored_rows(root: Output, schema: pa.Schema) -> pa.Table:
 
 
 def _repeated(read: Callable[[], Read]) -> Read:
-    """Return the result of `read`, repeated if a checkpoint may have deleted the commits that it has listed."""
+    """Return the result of `read`; retry after damage, because a checkpoint may have deleted the listed commits."""
     for _ in range(OPENINGS - 1):
         with suppress(TableDamagedError):
             return read()
@@ -455,7 +456,7 @@ def _naming_table_in_errors(root: Output) -> Iterator[None]:
     except DeltaError as error:
         if isinstance(root, BucketPath) and REQUEST.search(str(error)):
             raise bucket_error(root, error) from error
-        # One line, since it may pass through the JVM, whose report is read by lines.
+        # The text has one line, because it may pass through the JVM, and reports of the JVM are read line by line.
         raise OSError(f"{root} cannot be written: {' '.join(str(error).split())}") from error
 
 

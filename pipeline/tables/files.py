@@ -180,7 +180,7 @@ def _damaged(root: Output, file: Path, error: Exception) -> OSError:
         return TableDamagedError(f"{shown(file)} is missing: {remedy(root)}")
     if isinstance(error, BucketError) or (isinstance(error, OSError) and error.errno is not None):
         return error
-    # One line, since it may pass through the JVM, whose report is read by lines.
+    # The text has one line, because it may pass through the JVM, and reports of the JVM are read line by line.
     return TableDamagedError(f"{shown(file)} is damaged ({' '.join(str(error).split())}): {remedy(root)}")
 
 
@@ -230,7 +230,7 @@ def _is_counted(field: pa.Field) -> bool:
 
 
 def _in_statistics(value: Any, *, up: bool) -> Any:
-    """Return a value for statistics; moments have milliseconds there, so the range must be rounded outwards."""
+    """Return a value for statistics. They hold moments in milliseconds, so the ends of a range are rounded outwards."""
     if not isinstance(value, datetime):
         return value
     micros = value.microsecond

@@ -2,7 +2,7 @@
 
     log       its batches are in the base tables, in `ranges`, in `transitions` and in the current state
     events    its batches are in the table `events`, numbered separately from the log's
-    alerts    is written by the alerting, after its own changes
+    alerts    is in no batch of these queries: the alerting writes the table after each change
 
 Writers and readers of a table both need its columns, and import them from this module. So a query does not load the
 watch or the alerting for the names of columns.

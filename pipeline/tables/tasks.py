@@ -55,7 +55,7 @@ CHECKPOINT = "checkpoint"
 ROWS, FILES, LAST = "rows/", "files/", "last/"
 FARMS, RANGES, WINDOWS, SEEN, RECENT = "farms", "ranges", "windows", "seen", "recent"
 REQUEST_MAX = 128
-"""The maximum length of the column `request` in characters; longer values are dropped."""
+"""The maximum length of `request` in the rows for the watch, in characters. A longer value becomes empty."""
 _SEEN_KINDS = pa.array(["report", "clock"])
 _SEEN_OF_REPORT = ("attached", "uptime_ms", "job_lag_ms", "destinations", "healthy_destinations")
 _OUTCOME, _ENTRIES = arrow_schema(OUTCOME), arrow_schema(ENTRIES)
@@ -75,7 +75,7 @@ class TaskPlan:
 
 
 class Results(Mapping[str, pa.Table]):
-    """The results of several tasks by name, in the sent form. Each access reads and merges the rows."""
+    """The results of several tasks by name, as the tasks sent them. Each access decodes and merges the rows."""
 
     def __init__(self, parts: Mapping[str, Sequence[pa.Buffer]]) -> None:
         self._parts = parts
