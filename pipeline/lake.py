@@ -62,9 +62,9 @@ UPKEEP = "upkeep"
 """The query name of commits that drop old rows."""
 
 Note = Callable[[str, int, pa.Table | None], Mapping[str, int] | None]
-"""Records the windows (`farm`, `window_start`) that a batch of a query touches, before it is written.
+"""Records the windows (`farm`, `window_start`) that a batch of a query touches, before the batch is written.
 
-It returns the last batch of each derived table.
+The callback returns the last batch of each derived table.
 """
 
 

@@ -92,7 +92,7 @@ def _arrow_type(kind: DataType) -> pa.DataType:
 
 
 def _required(columns: StructType, *names: str) -> StructType:
-    """Return the same schema, with these columns never NULL."""
+    """Return the schema with these columns never NULL."""
     return StructType([StructField(each.name, each.dataType, each.name not in names) for each in columns])
 
 
@@ -209,4 +209,7 @@ RANGES = _columns(
 """The entries and rows of each batch (`pipeline/tables/ranges.py`)."""
 
 FLOODFILLS = _columns("destination STRING, day DATE, rank INT, router STRING, distance STRING")
-"""`router` and `destination` are hashes in lower-case hexadecimal; `distance` is their XOR in the same form."""
+"""`router` and `destination` are hashes in lower-case hexadecimal.
+
+`distance` has the same form: it is the XOR of `router` and the routing key of the destination on that day.
+"""

@@ -235,7 +235,7 @@ def _reports(kind: pa.StructType, entries: list[ReportEntry]) -> pa.Array:
 
 def _fetch_ms(entry: ReportEntry) -> int | None:
     """Return the lower median of the durations of successful look-ups in a report; None without any."""
-    # Most reports lack them.
+    # Most reports lack look-ups.
     if not entry.remote_destinations and not entry.remote_metas:
         return None
     measured = (*entry.remote_destinations, *entry.remote_metas)

@@ -1,6 +1,6 @@
 """Decoded entries of the log: kind and members, or the reason of a refusal.
 
-    bytes ──▶ the farm's own decoder (`bridge.wire.log.entries`) ──▶ is it proven? ──▶ Decoded
+    bytes ──▶ the farm's own decoder (`bridge.wire.log.entries`) ──▶ does it have a proof? ──▶ Decoded
 
 The farm's own code makes the verdict: entries that a server acts on become rows of the tables, ignored entries become
 rows of `quarantine`. This module adds one rule: it refuses an entry without a proof of its author, since the

@@ -131,10 +131,9 @@ class FarmLog:
         raise failures.of_all(cluster)
 
     def statuses(self, cluster: str | None = None, timeout_s: float | None = None) -> list[LogStatus]:
-        """Return the status of all responsive nodes of `cluster`, or of the first one's cluster. Raise the errors of
-        `status`.
+        """Return the status of all responsive nodes of `cluster`, or of the first one's cluster.
 
-        At most `QUERIES_AT_ONCE` nodes are queried concurrently.
+        Raise the errors of `status`. At most `QUERIES_AT_ONCE` nodes are queried concurrently.
         """
         failures = _Failures()
         found: list[LogStatus] = []

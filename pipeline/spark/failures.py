@@ -46,7 +46,7 @@ LINE_LIMIT = 400
 
 
 def is_lost_start(text: str) -> bool:
-    """Return True if a new Python process did not connect in time: it is worth another try."""
+    """Return True if a new Python process did not connect in time: another attempt may succeed."""
     return any(words in text for words in _LOST_STARTS)
 
 

@@ -27,7 +27,7 @@ class Interrupt:
         self._pressed = self.is_ending = True
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt after Ctrl-C; in another thread, whose query ends by it, InterruptedError."""
+        """Raise KeyboardInterrupt after Ctrl-C. In another thread, raise InterruptedError, which ends its query."""
         if self.is_ending:
             raise KeyboardInterrupt if _is_main() else InterruptedError("the run ends")
 

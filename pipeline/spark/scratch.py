@@ -7,8 +7,8 @@
         runs/NAME/lock                   locked by the run until its end
 
 Spark removes its files when it ends, but not when it is killed. So each run gets a directory that its JVM uses as its
-temporary one. Each run first removes the directories of ended runs. In such a directory no process holds the lock on
-the file `lock`. The kernel releases a lock whenever the process that holds it ends, even if it is killed.
+temporary one. Each run first removes the directories of ended runs. A run has ended if no process holds the lock on its
+file `lock`. The kernel releases a lock whenever the process that holds it ends, even if it is killed.
 
 The pipeline executes a program from this directory (`java-home/bin/java`), and all users can write to `/tmp`. So it
 refuses a directory that another user created.

@@ -43,7 +43,7 @@ _REPOSITORIES = """<ivysettings>
 </ivysettings>
 """
 """Ivy takes a module from the first repository with its description, and its jar from there only. By default, Spark
-tries Maven's cache of this user first, which often has descriptions without their jars. Here it is the last one."""
+tries Maven's cache of this user first, which often has descriptions without their jars. Here this cache is the last."""
 _LOGGING = """# An operator sees the reason of a failure; Spark's own report, with pages of frames, is in a file.
 rootLogger.level = error
 rootLogger.appenderRef.file.ref = file
