@@ -39,7 +39,7 @@ def destination(name: str) -> str:
 
 
 def address(name: str) -> str:
-    """Return the b32 address of that destination."""
+    """Return the b32 address of the destination `name`."""
     return hash_of(destination(name))
 
 

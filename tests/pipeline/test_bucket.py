@@ -1,4 +1,4 @@
-"""Tables in a bucket: equal to tables in a directory, one writer, and errors that have the remedy.
+"""Tables in a bucket: equal to tables in a directory, one writer, and errors with their remedies.
 
 The server is our own (`s3_server.py`), so that a test can refuse writes and drop replies.
 """
@@ -434,7 +434,7 @@ def test_write_with_lost_reply_counts_once(s3: S3Server, place: BucketPath) -> N
 
 
 class _Waits:
-    """A clock that a wait advances; `during` runs in each wait."""
+    """A clock that a wait advances. `during`: leases; each wait renews one of them."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -475,7 +475,7 @@ def test_lock_is_held_after_lost_reply(s3: S3Server, place: BucketPath, monkeypa
     for after in (lease.renew, lease.release):
         s3.drops_reply_to = ".lock"
         with monkeypatch.context() as without_retries:
-            # The client's repetition finds the new object, and cannot read it.
+            # The client repeats the write, finds the new object, and cannot read it.
             without_retries.setattr(BucketPath, "read", _fail)
             with pytest.raises(BucketError):
                 lease.renew()
@@ -704,7 +704,7 @@ def test_copies_removed_by_another_process_are_ignored(tmp_path: Path, monkeypat
 
     def removing(path: Path, **options: bool) -> os.stat_result:
         found = stat(path, **options)
-        # Another process may remove it after the first request.
+        # Remove the file after the first request, like another process.
         if path.name == "gone":
             path.unlink()
         return found

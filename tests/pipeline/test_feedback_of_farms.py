@@ -165,7 +165,7 @@ def _await(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 class ControlledLooks:
-    """A replacement of `FarmsFeedback._submit_factors`: it hangs for some farms until the test sets `ended`."""
+    """A replacement for `FarmsFeedback._submit_factors`: it hangs for some farms until the test sets `ended`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, hanging: set[str]) -> None:
         self.hanging, self.ended, self.began = hanging, threading.Event(), threading.Semaphore(0)

@@ -1,6 +1,6 @@
 """Documents in HDFS: a writer that continues after a suspension of any length cannot replace a later version.
 
-The client is a directory with the renames of HDFS. `make interop-hdfs` runs a real name node.
+The client is a directory whose renames are like those of HDFS. `make interop-hdfs` runs a real name node.
 """
 
 import os
@@ -112,12 +112,12 @@ def content(store: HdfsStore, key: str = KEY) -> tuple[bytes, str]:
 
 
 def create(text: bytes = b"1") -> str:
-    """Create the document by another process; return its tag."""
+    """Create the document as another process; return its tag."""
     return HdfsStore("namenode:8020").put(KEY, text, mode="create")["e_tag"]
 
 
 def replace(times: int = 1) -> None:
-    """Replace the document by another process."""
+    """Replace the document as another process."""
     other = HdfsStore("namenode:8020")
     for _ in range(times):
         found, tag = content(other)
@@ -133,7 +133,7 @@ def names(folder: Path) -> list[str]:
 
 
 def create_again(replacements: int = 0) -> None:
-    """Delete, create and replace the document by other processes."""
+    """Delete, create and replace the document as other processes."""
     delete()
     create()
     replace(replacements)

@@ -401,7 +401,7 @@ def test_tables_are_equal_after_kill_between_preview_and_batch(tmp_path: Path) -
 
 
 class SizedBatch:
-    """A record batch with this size in memory; it counts the requests for it."""
+    """A record batch with a given size in memory. It counts the requests for its size."""
 
     def __init__(self, num_rows: int, size: int) -> None:
         self.num_rows = num_rows

@@ -201,7 +201,7 @@ def test_end_of_read_does_not_wait_for_unresponsive_farms(monkeypatch: pytest.Mo
     try:
         assert next(logs)[0] == "0"
         assert all(began.acquire(timeout=END_S) for _ in range(3))
-        # The interpreter does not join them at its exit.
+        # The interpreter does not join these threads at its exit.
         assert all(each.daemon for each in threads.values())
         logs.close()
     finally:
@@ -532,7 +532,7 @@ def test_shards_of_last_two_offsets_are_known(tmp_path: Path, monkeypatch: pytes
 
 
 def test_state_of_many_farms_between_batches_is_text(tmp_path: Path) -> None:
-    """A farm has 45 bytes in the offset and in the record of batches; as Python objects, several hundred."""
+    """A farm takes 45 bytes in the offset and in the record of batches. Python objects would take several hundred."""
     farms, shards, notes = 20 * WHOLE_FARMS, OffsetShards(tmp_path / "checkpoint"), BatchNotes(tmp_path, "log")
     tracemalloc.start()
     try:

@@ -243,7 +243,7 @@ def test_killed_run_counts_each_event_once(tmp_path: Path, monkeypatch: pytest.M
 def test_run_killed_after_commit_of_detections_counts_batch_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # given two batches of events, each with a part of each notice
+    # given two batches of events; the first batch ends before each observer's first episode is over
     events = [
         event("c", 1, 0, "joined", raftId=3),
         *(
