@@ -57,8 +57,8 @@ class GoldTable:
     """A derived table and the SQL that makes it. Its columns include `farm`, `window_start` and `day`.
 
     `views`: name and SQL of the views made before it, in order. `widen_ms`: a touched window touches all windows that
-    overlap the span of this length around it. `compares_uptimes`: the text reads the view `earlier`, with the last
-    uptime of each server before its rows, from the table's own `uptime_ms`.
+    overlap the span of this length around it. `compares_uptimes`: the text reads the view `earlier`, which has the last
+    uptime of each server before the source rows. Its values come from the table's own column `uptime_ms`.
     """
 
     spec: TableSpec

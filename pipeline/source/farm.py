@@ -332,8 +332,8 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """Return the end of a batch from `start` on; if no node replies, return `start` for `SILENCE_SECONDS`.
 
-        With `availableNow`, errors are raised immediately. Otherwise this applies to a refusal before the first reply;
-        a later refusal may be temporary, like a missing reply.
+        With `availableNow`, a missing reply or a refusal raises an error immediately. Otherwise only a refusal before
+        the first reply does so, because a later refusal may be temporary.
         """
         whole = self._offsets.loaded(start)
         try:

@@ -12,9 +12,9 @@ replaced commit in the middle of its log; the rows of that commit are then missi
 later commit includes them, so writers and readers refuse such a table. On a local disk, the files and the commit are
 synced before `exchange` returns.
 
-A writer that has lost its lock could add the entries of a batch twice. So it compares the last batches and the number
-of rows in each version of another program with its own numbers. A merge of files does not change these numbers. If one
-has changed, the writer raises `OvertakenError`.
+A writer that has lost its lock could add the entries of a batch twice. So in each version that another program wrote,
+it compares the last batches and the number of rows with its own numbers. A merge of files does not change these
+numbers. If one has changed, the writer raises `OvertakenError`.
 
 A commit lists the directory of the log twice, and each appended commit makes the table in memory slower. So each
 checkpoint deletes the commits older than `LOG_KEPT`, and the table is opened again after it.
