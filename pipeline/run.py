@@ -136,7 +136,7 @@ class ProblemReports:
         self._known: Mapping[str, str] = {}
 
     def take(self, problems: Mapping[str, str], unread: Unread = _ALL_KNOWN) -> None:
-        """Report the changes. `problems`: of the farms now; `unread`: farms without a known state."""
+        """Report changes. `problems`: the present problems, by farm; `unread`: the farms without a known state."""
         new_problems = sorted(problems.keys() - self._known.keys())
         found = [f"{name} is not read, but the other farms are: {problems[name]}" for name in new_problems]
         # After a restart of the query or an edit of the file, a farm's problem counts as over only after a reply.

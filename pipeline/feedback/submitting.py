@@ -10,8 +10,8 @@ removed, because their reports do not count. The entry about a removal may be mo
 
 The farm accepts an entry only if it was made from more of the log than the last accepted entry. So it accepts a
 submission once, even if a batch is repeated after a crash. The farm may refuse a committed entry; the submitting node
-reports the verdict. The tables do not depend on the feedback: if reading, weighing or submitting fails,
-the failure is shown and counted, and the tables continue.
+reports the verdict. The tables do not depend on the feedback: if reading, weighing or submitting fails, the
+failure is shown and counted, and the tables continue.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -2,11 +2,11 @@
 
     lost start ─▶ `pause_s` ─▶ counted, reported, 1 s, 2 s, 4 s, … 60 s          success ─▶ `reset`
 
-To begin a query or a task Spark starts Python processes, and each has ten seconds to connect: a limit that cannot be
-set. On a busy machine some starts miss it. A lost start does not end the run, because the machine may only be busy at
-that moment. The pauses double, because each new start makes the machine busier. A run that follows the log continues
-until it is stopped. A run with an end (`give_up_s`) fails after that time of lost starts in a row: a caller waits for
-its end.
+To begin a query or a task Spark starts Python processes. Each has ten seconds to connect, and Spark does not have a
+setting for this limit. On a busy machine some starts miss it. A lost start does not end the run, because the machine
+may only be busy at that moment. The pauses double, because each new start makes the machine busier. A run that follows
+the log continues until it is stopped. A run with an end fails after lost starts in a row for `give_up_s`, because a
+caller waits for its end.
 """
 
 import time
