@@ -5,7 +5,7 @@ directory or a Kafka listener (`docs/explanation/pipeline.md`).
 """
 
 INSTALL = "pip install 'garlicfarm[pipeline]', or in a checkout: make pipeline"
-"""The commands, each of which installs everything for the pipeline, including Java."""
+"""The commands; each installs everything for the pipeline, including Java."""
 
 
 def ignore(*_: object) -> None:

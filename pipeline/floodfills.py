@@ -38,7 +38,7 @@ from pipeline.tables.tasks import write_in_tasks
 SPEC = TableSpec("closest_floodfills", arrow_schema(FLOODFILLS), ("destination", "day", "rank"), "interval 1 hours")
 HASH_BYTES = 32
 CLOSEST_DEFAULT = 4
-"""The number of floodfills to which a router floods a LeaseSet."""
+"""The number of floodfills that get a LeaseSet when a router floods it."""
 PARTITIONS_DEFAULT = 8
 _WORDS = 4
 _WORD_BITS = 64

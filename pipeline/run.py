@@ -5,7 +5,7 @@
     source `farm_events` ─▶ micro-batch N ──▶ table `events` ──────▶ commit of N in <output>/checkpoint-events
 
 The engine is Spark if there is a session, otherwise this process (`pipeline/local`). If the output is a bucket, Spark
-runs only the tasks of a batch; this process plans the batches, commits them and makes the derived tables. The engine
+runs only the tasks of a batch. This process plans the batches, commits them and makes the derived tables. The engine
 writes the range of batch N into the checkpoint before the batch, and records the end of the batch after it. After a
 crash between the two records, the engine repeats the batch with the same number and the same range. The entry at an
 index of the log never changes, so the repeated batch has the same rows. Each table stores the number of its last batch

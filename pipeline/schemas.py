@@ -9,8 +9,8 @@ The columns of both sources are listed in docs/reference/pipeline-sources.md, th
 docs/reference/pipeline-tables.md. Columns for entries of another kind are NULL.
 
 A history table is read with the schema given here, which is never inferred. A file of an older version may lack a
-column, which is then NULL. So a table may only gain columns. A column keeps its name, type and unit permanently, and a
-new meaning gets another name (`docs/reference/pipeline-tables.md`, 'Entries and tables change').
+column, whose value is then NULL. So a table may only gain columns. A column keeps its name, type and unit permanently,
+and a new meaning gets another name (`docs/reference/pipeline-tables.md`, 'Entries and tables change').
 
 A restarted node counts its cursors from 1 again, so only (`node`, `cursor`, `time_ms`) identify an event. A row of kind
 `events-lost` has the time of the first event after the lost ones, and the cursor before that event's.

@@ -204,7 +204,7 @@ def refresh(
     batch: int,
     session: SparkSession | None,
 ) -> bool:
-    """Make the touched windows again; return False if there are none, or if the table already has this batch.
+    """Make the touched windows again; return False without any, or if the table already has this batch.
 
     Without a session, DuckDB runs the query.
     """

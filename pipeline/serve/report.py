@@ -55,7 +55,7 @@ FARM_LETTERS = 12
 """The number of letters of a farm's name that precede a server, if there are several farms."""
 GAPS_SHOWN = 100
 OLD_MS = 24 * 3600 * 1000
-"""The age in milliseconds from which the verdict reports old tables instead of a possible outage."""
+"""The age in milliseconds above which the verdict reports old tables instead of a possible outage."""
 _FARED = f"""
     WITH windows AS (SELECT *, row_number() OVER in_order - 1 AS place, count(*) OVER (PARTITION BY farm) AS windows,
                        coalesce(window_start - lag(window_end) OVER in_order

@@ -10,8 +10,8 @@ picklable values, and keeps one connection while it reads one range.
 *Failover.* A node may stop in the middle of a range, or have fewer entries than the node that reported the end of the
 log. It may have compacted more than another, or belong to another farm. In each case reading continues at the next
 address with the missing entry: an index holds the same entry at every node. A range fails after `ROUNDS` rounds over
-all nodes without a new entry, or if no node can be reached for `SILENCE_SECONDS`, such as during a restart of the farm.
-The error has the last failure of each node.
+all nodes without a new entry. It also fails if no node can be reached for `SILENCE_SECONDS`, such as during a restart
+of the farm. The error has the last failure of each node.
 """
 
 import base64

@@ -41,7 +41,7 @@ class StoredLog:
         return self._farm.cluster_id
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first index, and the last index that is known as committed."""
+        """Return the first index, and the last index that was certainly committed."""
         try:
             self._farm.refresh()
             first, commit = self._farm.first_index, self._farm.commit_index

@@ -8,11 +8,12 @@ gives the number N to other entries. But the tables already have a batch N, so t
 table is restored from a backup, its lost batches are not repeated. The numbers in Spark and Delta Lake do not reveal
 either case.
 
-So `batches-log.json` (for traces `batches-events.json`) records the range of a batch before a table commits it, and the
-last batch of each table after all commits. The derived tables may lag, so their last batches are a separate part.
-`TableDamagedError` reports a batch with a gap after the last batch, a recorded number with another range, and a table
-that lacks an earlier batch. The file is replaced as a whole (`pipeline/output/documents.py`). The last entries of farms
-stay in JSON between two batches: as objects, the entries of 100,000 farms would take a tenth of the driver's memory.
+So `batches-log.json` (for traces `batches-events.json`) records the range of a batch before a table commits it. After
+all commits it records the last batch of each table. The derived tables may lag, so their last batches are a separate
+part. `TableDamagedError` reports a batch with a gap after the last batch, a recorded number with another range, and a
+table that lacks an earlier batch. The file is replaced as a whole (`pipeline/output/documents.py`). The last entries of
+farms stay in JSON between two batches. As objects, the entries of 100,000 farms would take a tenth of the driver's
+memory.
 """
 
 import shlex

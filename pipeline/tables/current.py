@@ -13,7 +13,7 @@ farms (`pipeline/tables/farm_files.py`).
 An older row never replaces a newer one. Of two rows with one key, the row with the higher index in the log remains. So
 a repeated batch does not change a row, and the tables may contain rows of the next batch before that batch is written.
 Two tables have rows only of written batches. `current_farm` counts entries. In `current_watched` the last written row
-remains, because a row about missing reports lacks an index, and a correction of log time can set times back.
+remains. A row about missing reports lacks an index, and a correction of log time can set times back.
 """
 
 from collections.abc import Sequence

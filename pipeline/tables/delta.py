@@ -313,7 +313,7 @@ class Table:
         return self._delta
 
     def _update(self) -> bool:
-        """Read newer commits; return False if there are none."""
+        """Read newer commits; return False without any."""
         # `update_incremental` lists the entire log, and most calls would not find a new commit.
         if not (self.root / "_delta_log" / _commit_name(self._delta.version() + 1)).is_file():
             return False

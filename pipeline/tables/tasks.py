@@ -107,7 +107,7 @@ class Outcome:
     files: Mapping[str, Sequence[DataFile]] = field(default_factory=dict)
 
     def current(self) -> list[str]:
-        """Return the names of the parts of the current state for which there are last rows."""
+        """Return the names of the parts of the current state that have last rows."""
         return [name.removeprefix(LAST) for name in self.rows if name.startswith(LAST)]
 
     def count(self, table: str) -> int:

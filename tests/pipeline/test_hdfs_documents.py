@@ -1,6 +1,6 @@
 """Documents in HDFS: a writer that continues after a suspension of any length cannot replace a later version.
 
-The client is a directory whose renames are like those of HDFS. `make interop-hdfs` runs a real name node.
+The client is a directory with the rename rules of HDFS. `make interop-hdfs` runs a real name node.
 """
 
 import os

@@ -110,7 +110,7 @@ def test_existing_spark_settings_are_detected() -> None:
 
 
 def test_commands_omit_pandas_and_arrow_allocator(tmp_path: Path) -> None:
-    """pandas would take 35 MB, and Arrow's own allocator 30 MB. A query of DuckDB with parameters would load pandas."""
+    """The module pandas would take 35 MB, and Arrow's allocator 30 MB. DuckDB imports pandas for query parameters."""
     write_batch(tmp_path, "events", 0, [{"node": "a", "cursor": 1, "time_ms": 1, "kind": "joined", "data": "{}"}])
     write_batch(tmp_path, "reports", 0, [{"index": 1, "server_id": 1}])
     program = (

@@ -658,7 +658,7 @@ def restore_derived(output: Path, states: list[Path], choice: random.Random) -> 
 def test_restored_derived_tables_do_not_lose_rows_silently(
     seed: int, derived_states: list[Path], derived_at_end: Rows, tmp_path: Path
 ) -> None:
-    """Queries refuse the restored tables, or return right rows. The next refresh corrects them, even without a repair."""
+    """Queries refuse the restored tables or return right rows. The next refresh corrects them without a repair."""
     choice = random.Random(seed)
     output = shutil.copytree(derived_states[-1], tmp_path / "tables")
     note = restore_derived(output, derived_states, choice)

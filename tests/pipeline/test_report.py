@@ -495,7 +495,7 @@ def test_gap_of_whole_farm_is_drawn_as_unknown(tmp_path: Path) -> None:
     # given two hours of windows of a minute, a gap of ten hours, and one more hour.
     # Server 2 reported only in the second half of that last hour
     windows = [(n, 1) for n in [*range(120), *range(720, 780)]] + [(n, 2) for n in range(750, 780)]
-    # A pause as long as the longest reporting period is not a gap.
+    # A pause of ten minutes, the longest reporting period, is not a gap.
     windows = [(n, server) for n, server in windows if n not in range(50, 60)]
     write_derived(tmp_path, "router_health", [health(n, server) for n, server in windows])
     write_current_state(tmp_path, 0, {"farm": [farm(log_time=NOON + 780 * MINUTE)]})
