@@ -103,7 +103,7 @@ KEY_RETIRED: Final = _critical(
     "key-retired",
     "a member reports that this node's farm key is out of date: it was rotated, or replaced by an eviction. After an"
     " eviction the alarm may end automatically, when enough members confirm the new key. Or this node lacks a peer, and"
-    " receives its farm's gossip under an unknown key: then this node's key file, or the sender's, is out of date",
+    " receives its farm's gossip under an unknown key. Then this node's key file, or the sender's, is out of date",
     "run `garlicfarm keys export FILE` on a node of the farm, copy that file to this node as its key file, and"
     " restart this node; see `garlicfarm help rotate-keys`",
 )
