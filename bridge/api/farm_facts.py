@@ -70,7 +70,8 @@ class ContactWatch:
 
     def __init__(self) -> None:
         self._lost_ms: dict[int, int] = {}
-        """Log time when gossip lost each server. After an outage log time may lag."""
+        """Log time when gossip lost each server, or when this node found a leader again. Before, log time may lag."""
+        self._had_leader = False
         self._since_ms: dict[tuple[str, int], int] = {}
         self.udp_blocked: tuple[int, ...] = ()
         self.not_reporting: tuple[int, ...] = ()
@@ -92,7 +93,10 @@ class ContactWatch:
             return
         servers = {each.raft_id for each in (*raft.voters, *raft.learners)}
         lost = {each for each in servers if _silent_ms(known.get(each), view.node) is not None}
-        self._lost_ms = {each: self._lost_ms.get(each, log_time_ms) for each in lost}
+        # A node that finds a leader again also applies older reports, which are later than its log time until then.
+        since_ms = self._lost_ms if self._had_leader and raft.leader_id is not None else {}
+        self._had_leader = raft.leader_id is not None
+        self._lost_ms = {each: since_ms.get(each, log_time_ms) for each in lost}
         reported_ms = {each.raft_id: log_time_ms - each.age_ms for each in view.reports}
         for each in udp_blocked(view.node, raft, view.members, view.reports):
             if each in _answering(raft) or reported_ms.get(each, 0) > self._lost_ms[each] + REPORT_MARGIN_MS:

@@ -243,6 +243,18 @@ def test_old_report_after_outage_is_not_contact() -> None:
     assert list(watch.udp_blocked) == [3]
 
 
+def test_report_applied_on_return_of_leader_is_not_contact() -> None:
+    """A restarted node applies the reports of its time off only with a leader: the server may have stopped since."""
+    watch, view = ContactWatch(), dead_in_gossip(healthy(2), "node-3")
+    found_ms = view.raft.log_time_ms
+    assert found_ms is not None
+    without_leader = replace(view, raft=replace(view.raft, leader_id=None), reports=())
+    watch.observe(at(without_leader, 0, log_time_ms=found_ms - 60_000))
+    for after_ms in (20_000, 30_000, 40_000):
+        watch.observe(at(view, after_ms, log_time_ms=found_ms))
+    assert watch.udp_blocked == ()
+
+
 SOURCES: dict[str, Callable[[FarmView], FarmView]] = {
     "gossip": lambda view: dead_in_gossip(view, "node-3"),
     "raft": lambda view: replace(
