@@ -310,6 +310,12 @@ async def test_bad_request_is_refused_with_reason(tmp_path: Path, sent: bytes, s
     assert not node.leaving
 
 
+async def test_oversized_body_is_counted_as_refused(tmp_path: Path) -> None:
+    async with served(tmp_path / "control.sock", FakeNode(), ControlLimits(body_bytes=1000)) as server:
+        assert (await raw_answer(server.path, request("POST", "/v1/submit", bytes(1001)))).split()[1] == b"413"
+        assert server.counters[ControlEvent.REFUSED] == 1
+
+
 async def test_request_bodies_of_all_clients_are_bounded(tmp_path: Path) -> None:
     """There is room for one body; a second client that sends one at the same time receives 503."""
     limits = ControlLimits(body_bytes=1000, bodies_bytes=1000, receive_s=5)
@@ -428,11 +434,22 @@ async def test_metrics_are_prometheus_text_without_hashes(tmp_path: Path) -> Non
     assert [word for word in hidden if word in text] == []
 
 
-async def test_client_with_partial_request_is_dropped(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    async with served(tmp_path / "control.sock", FakeNode(), ControlLimits(receive_s=5)) as server:
+@pytest.mark.parametrize(
+    ("sent", "broken"),
+    [
+        (b"", 0),
+        (b"GET /v1/view HT", 1),
+        (b"POST /v1/submit HTTP/1.1\r\nHost: node\r\nContent-Length: 9\r\n\r\n", 1),
+    ],
+)
+async def test_stalled_request_is_dropped_and_counted(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, sent: bytes, broken: int
+) -> None:
+    async with served(tmp_path / "control.sock", FakeNode(), ControlLimits(receive_s=5, idle_s=5)) as server:
         started_s = trio.current_time()
-        assert await raw_answer(server.path, b"GET /v1/view HT") == b""
+        assert await raw_answer(server.path, sent) == b""
         assert trio.current_time() - started_s == pytest.approx(5, abs=1)
+        assert server.counters[ControlEvent.CONNECTIONS_BROKEN] == broken
 
 
 async def test_connection_over_limit_is_refused_with_reason(tmp_path: Path) -> None:

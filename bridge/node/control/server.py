@@ -209,6 +209,7 @@ class ControlServer:
                 try:
                     request = await self._read_request(stream, connection, client, timeout_s, body)
                 except TooLarge:
+                    self.counters[ControlEvent.REFUSED] += 1
                     text = f"a body has at most {self._limits.body_bytes} bytes"
                     await self._send(stream, connection, refusal(413, "too-large", text), closing=True)
                     return
@@ -282,9 +283,9 @@ class ControlServer:
         timeout_s: float,
         body: bytearray,
     ) -> Request | None:
-        """Return the next complete request, its body also in `body`; None if it does not arrive in time.
+        """Return the next complete request, its body also in `body`; None if no request begins in time.
 
-        For a request without rights, read only the head.
+        For a request without rights, read only the head. Raise TooSlowError for an incomplete request.
         """
         head: h11.Request | None = None
         access = Access.NONE
@@ -310,6 +311,8 @@ class ControlServer:
                         return Request(method, target, bytes(body), access)
                     case _:
                         return None
+        if head is not None or connection.trailing_data[0]:
+            raise trio.TooSlowError
         return None
 
     async def _send(
