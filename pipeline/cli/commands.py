@@ -1,7 +1,7 @@
 """`garlicfarm pipeline`: runs the pipeline and prints its tables.
 
-Exit codes of every command: 0 done, 1 refused or failed with the reason, 2 wrong usage, 130 interrupted. Ctrl-C ends a
-command that follows the log with 0, since that is its normal end.
+Exit codes of every command: 0 done, 1 refused or failed with the reason, 2 wrong usage, 130 interrupted by Ctrl-C or
+SIGTERM. These end a command that follows the log with 0, since that is its normal end.
 """
 
 import json

@@ -14,6 +14,7 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete
 
 from pipeline import INSTALL
+from pipeline.spark.interrupt import terminable
 from pipeline.spark.versions import VersionError, refuse_unsupported
 
 _POOL = "ARROW_DEFAULT_MEMORY_POOL"
@@ -102,7 +103,7 @@ class _CompletedCommand(click.Command):
 def pipeline(context: click.Context, arguments: tuple[str, ...]) -> None:
     """History and health of the routers, from the farm's log."""
     command = doctor_alone() if arguments[:1] == ("doctor",) else load()
-    with command.make_context("pipeline", list(arguments), parent=context.parent) as inner:
+    with terminable(), command.make_context("pipeline", list(arguments), parent=context.parent) as inner:
         try:
             command.invoke(inner)
         except click.UsageError as error:

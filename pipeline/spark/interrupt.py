@@ -5,11 +5,13 @@ the JVM's reply. The bridge to the JVM then writes pages of frames and closes, a
 order any more. So while a run loop has `deferred` open, the first Ctrl-C is only recorded, and `check`, which the loop
 calls once a second, raises. A batch calls it too while it waits for a broker, because the end of the run waits for the
 batch. The second Ctrl-C does not wait.
+
+Outside a run loop SIGTERM is Ctrl-C, for every command (`terminable`): it removes its scratch files and locks.
 """
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -35,15 +37,28 @@ class Interrupt:
 @contextmanager
 def deferred(interrupt: Interrupt) -> Iterator[Interrupt]:
     """Defer Ctrl-C and SIGTERM to `check` while the block runs. Only the main thread receives them."""
+    with _handling(interrupt.note, signal.SIGINT, signal.SIGTERM):
+        yield interrupt
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Raise KeyboardInterrupt also on SIGTERM while the block runs."""
+    with _handling(signal.default_int_handler, signal.SIGTERM):
+        yield
+
+
+@contextmanager
+def _handling(handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals) -> Iterator[None]:
     if not _is_main():
-        yield interrupt
+        yield
         return
-    before = {each: signal.signal(each, interrupt.note) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.signal(each, handler) for each in numbers}
     try:
-        yield interrupt
+        yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for each, earlier in before.items():
+            signal.signal(each, earlier)
 
 
 def _is_main() -> bool:

@@ -12,10 +12,12 @@ from typing import Any, ClassVar
 import psutil
 import pyspark
 import pytest
+from click.testing import CliRunner
 from pyspark import SparkConf
 
 from benchmarks import measured_command
 from benchmarks.measured_command import Resident
+from pipeline.cli import commands, entry
 from pipeline.gold.answers import answer_sql
 from pipeline.run import RunSettings, await_end
 from pipeline.serve.query import documents
@@ -40,6 +42,22 @@ def test_signal_ends_run_with_complete_tables(number: signal.Signals, tmp_path: 
         assert run.returncode == 0
     assert [each["complete"] for each in documents(output, answer_sql("completeness"))] == [True]
     assert {each["state"] for each in documents(output, answer_sql("alerting"))} == {"off"}
+
+
+@pytest.mark.parametrize("name", ["backfill", "generate", "repair"])
+def test_sigterm_aborts_any_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The abort runs the command's `finally` blocks, which SIGTERM's default action does not run."""
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    monkeypatch.setattr(commands.pipeline.commands[name], "callback", lambda **_: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(commands.pipeline.commands[name], "params", [])
+    try:
+        assert "Aborted" in CliRunner().invoke(entry.pipeline, [name]).output
+        assert received == []
+        signal.raise_signal(signal.SIGTERM)
+        assert received, "the handler before the command is back"
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def press_ctrl_c(times: int = 1) -> None:
