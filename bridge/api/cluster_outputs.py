@@ -178,8 +178,8 @@ class KraftReplicaView(Record, frozen=True):
     """`Leader`, `Follower` or `Observer`, as in Kafka's tool."""
     log_end_offset: int
     """The offset of its next record."""
-    lag: int
-    """The number of records of the leader's log that it lacks."""
+    lag: int | None
+    """The number of records of the leader's log that it lacks; null: the server that replied does not lead."""
     last_fetch_ms: int | None
     """The time of its last fetch from the leader; null before its first fetch."""
     last_caught_up_ms: int | None
@@ -199,8 +199,8 @@ class KraftDescribeOutput(Document, frozen=True):
     """Epoch of the leader."""
     high_watermark: int
     """Records below this offset are committed."""
-    max_follower_lag: int
-    """The lag in records of the slowest voter."""
+    max_follower_lag: int | None
+    """The lag in records of the slowest voter; null: the server that replied does not lead."""
     max_follower_lag_ms: int | None
     """Duration of the slowest voter's lag, in milliseconds."""
     replicas: tuple[KraftReplicaView, ...]

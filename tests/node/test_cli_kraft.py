@@ -234,6 +234,16 @@ def test_summary_equals_summary_of_kafkas_tool() -> None:
     assert [summary(leader, unfetched)[name] for name in ("MaxFollowerLag", "MaxFollowerLagTimeMs")] == ["101", "-1"]
 
 
+def test_lag_in_reply_of_follower_is_unknown() -> None:
+    """A voter that does not lead knows only the end of its own log, and reports this end also for the leader."""
+    voters = tuple(QuorumReplica(each, UUID(int=0), end, -1, -1) for each, end in ((1, 1937), (2, 1937), (3, -1)))
+    state = QuorumDescription("AAAAAAAAAAAAAAAAAAAAAQ", 1, 4, 1937, voters, (), {})
+    assert dict(describe_command._status(state))["MaxFollowerLag"] == "-1"
+    output = describe_command._output(state)
+    assert (output.max_follower_lag, [each.lag for each in output.replicas]) == (None, [None, None, None])
+    assert [describe_command._row(each, 0)[3:6] for each in output.replicas] == [("-1", "-1", "-1")] * 3
+
+
 @pytest.mark.parametrize("command", ["describe", "log", "remove-voter --voter-id 1 --yes"])
 def test_unreachable_quorum_is_named(command: str, files: Files) -> None:
     """Three cases: no address, an invalid address, and an address without a listener."""

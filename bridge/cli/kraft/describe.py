@@ -5,7 +5,8 @@
       without --wide   on a narrow terminal, a line for each field in place of Kafka's table
 
 The figures are computed as in Kafka's tool. *Lag in time* of a follower is the time since it last had all of the
-leader's log. It is 0 for a follower that has all of it, and -1 if the leader does not know.
+leader's log. It is 0 for a follower that has all of it, and -1 if the leader does not know. In the reply of
+a voter that does not lead, both lags are -1: it does not know the ends of other logs.
 """
 
 import json
@@ -63,21 +64,36 @@ def _status(state: "protocol.QuorumDescription") -> Sequence[tuple[str, str]]:
         ("LeaderId", str(state.leader_id)),
         ("LeaderEpoch", str(state.leader_epoch)),
         ("HighWatermark", str(state.high_watermark)),
-        ("MaxFollowerLag", str(lag)),
+        ("MaxFollowerLag", _number(lag)),
         ("MaxFollowerLagTimeMs", str(lag_ms)),
         ("CurrentVoters", _named(state, state.voters)),
         ("CurrentObservers", _named(state, state.observers)),
     )
 
 
-def _max_lag(state: "protocol.QuorumDescription") -> tuple[int, int]:
+def _leader(state: "protocol.QuorumDescription") -> "protocol.QuorumReplica | None":
+    """Return the leader; None for a removed leader, which leads until its removal is committed and is not a voter."""
+    return next((each for each in state.voters if each.node_id == state.leader_id), None)
+
+
+def _max_lag(state: "protocol.QuorumDescription") -> tuple[int | None, int]:
     """Return the lag of the slowest voter in records and in milliseconds."""
-    leader = next((each for each in state.voters if each.node_id == state.leader_id), None)
-    # A removed leader leads until its removal is committed, and is not a voter.
-    if leader is None or not state.voters:
+    leader = _leader(state)
+    if leader is None:
         return 0, -1
     last = min(state.voters, key=lambda each: each.log_end_offset)
-    return leader.log_end_offset - last.log_end_offset, _behind_ms(leader, last)
+    return _lag(state, last), _behind_ms(leader, last)
+
+
+def _lag(state: "protocol.QuorumDescription", replica: "protocol.QuorumReplica") -> int | None:
+    """Return the number of records that a replica lacks; None if the server that replied does not know."""
+    leader = _leader(state)
+    if leader is None:
+        return state.high_watermark - replica.log_end_offset
+    # Only a leader knows when it had its own log. Kafka before 3.3 does not send this time.
+    if leader.last_caught_up_ms < 0 and any(each.log_end_offset < 0 for each in state.voters):
+        return None
+    return leader.log_end_offset - replica.log_end_offset
 
 
 def _behind_ms(leader: "protocol.QuorumReplica", replica: "protocol.QuorumReplica") -> int:
@@ -113,24 +129,25 @@ def _row(replica: KraftReplicaView, now_ms: int | None) -> Sequence[str]:
         str(replica.id),
         replica.directory_id,
         str(replica.log_end_offset),
-        str(replica.lag),
+        _number(replica.lag),
         _when(replica.last_fetch_ms, now_ms),
         _when(replica.last_caught_up_ms, now_ms),
         replica.status,
     )
 
 
+def _number(value: int | None) -> str:
+    return "-1" if value is None else str(value)
+
+
 def _when(time_ms: int | None, now_ms: int | None) -> str:
-    if time_ms is None:
-        return "-1"
-    return str(time_ms) if now_ms is None else f"{now_ms - time_ms} ms ago"
+    return _number(time_ms) if time_ms is None or now_ms is None else f"{now_ms - time_ms} ms ago"
 
 
 def _output(state: "protocol.QuorumDescription") -> KraftDescribeOutput:
     lag, lag_ms = _max_lag(state)
     leader = [each for each in state.voters if each.node_id == state.leader_id]
     followers = [each for each in state.voters if each.node_id != state.leader_id]
-    end = leader[0].log_end_offset if leader else state.high_watermark
     replicas = ((leader, "Leader"), (followers, "Follower"), (state.observers, "Observer"))
     return KraftDescribeOutput(
         cluster=state.cluster_id,
@@ -139,19 +156,17 @@ def _output(state: "protocol.QuorumDescription") -> KraftDescribeOutput:
         high_watermark=state.high_watermark,
         max_follower_lag=lag,
         max_follower_lag_ms=None if lag_ms < 0 else lag_ms,
-        replicas=tuple(_view(state, each, end, status) for group, status in replicas for each in group),
+        replicas=tuple(_view(state, each, status) for group, status in replicas for each in group),
     )
 
 
-def _view(
-    state: "protocol.QuorumDescription", replica: "protocol.QuorumReplica", end: int, status: str
-) -> KraftReplicaView:
+def _view(state: "protocol.QuorumDescription", replica: "protocol.QuorumReplica", status: str) -> KraftReplicaView:
     return KraftReplicaView(
         id=replica.node_id,
         directory_id=kafka.uuid_text(replica.directory_id),
         status=status,
         log_end_offset=replica.log_end_offset,
-        lag=end - replica.log_end_offset,
+        lag=_lag(state, replica),
         last_fetch_ms=None if replica.last_fetch_ms < 0 else replica.last_fetch_ms,
         last_caught_up_ms=None if replica.last_caught_up_ms < 0 else replica.last_caught_up_ms,
         listeners=tuple(map(_url, state.listeners.get(replica.node_id, ()))),
