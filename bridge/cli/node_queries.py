@@ -32,7 +32,7 @@ from bridge.node.control.client import (
 )
 from bridge.node.control.connections.node_address import NodeAddress, NodeAddressError, is_remote
 from bridge.node.security.control_socket import SOCKET_NAME, answers
-from bridge.node.security.local_trust import SYSTEM_STATE_DIRECTORY, default_state_directory
+from bridge.node.security.local_trust import SYSTEM_STATE_DIRECTORY, default_state_directory, with_home
 
 LOCAL_FARM_DIRECTORY = Path("farm-state")
 NODE_VARIABLE = "GARLICFARM_NODE"
@@ -306,7 +306,10 @@ def find_control_socket(
             " state directory or control socket"
         )
     if chosen:
-        return _named_socket(Path(chosen).expanduser())
+        try:
+            return _named_socket(with_home(chosen))
+        except ValueError as error:
+            raise ControlError(str(error)) from error
     # With a relative path, a removed working directory is not an error: no socket is found in it.
     here = LOCAL_FARM_DIRECTORY if directory is None else directory / LOCAL_FARM_DIRECTORY
     shown = f"./{here}" if directory is None else here

@@ -235,7 +235,7 @@ def test_summary_equals_summary_of_kafkas_tool() -> None:
 
 
 def test_lag_in_reply_of_follower_is_unknown() -> None:
-    """A voter that does not lead knows only the end of its own log, and reports this end also for the leader."""
+    """A voter that does not lead reports the end of its log also for the leader, and -1 for the others."""
     voters = tuple(QuorumReplica(each, UUID(int=0), end, -1, -1) for each, end in ((1, 1937), (2, 1937), (3, -1)))
     state = QuorumDescription("AAAAAAAAAAAAAAAAAAAAAQ", 1, 4, 1937, voters, (), {})
     assert dict(describe_command._status(state))["MaxFollowerLag"] == "-1"

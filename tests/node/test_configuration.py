@@ -197,6 +197,7 @@ def test_command_line_overrides_file(tmp_path: Path) -> None:
         ("[[leaf]]\nprobe = '127.0.0.1:80'", "leaf[0].destination: missing"),
         ("[[leaf]]\ndestination = 'AAAA'", "leaf[0].destination: leaf destination 'AAAA'"),
         ("[leaf]\ndestination = 'AAAA'", "leaf: {'destination': 'AAAA'} is not a list of at most 16 tables"),
+        ("state_dir = '~missing-user/state'", "state_dir: the home of ~missing-user is unknown: write the whole path"),
     ],
 )
 def test_invalid_setting_is_named_with_its_place(tmp_path: Path, text: str, problem: str) -> None:

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.cli.events.farm_list import FARMS_MAX, FarmListError, ListedFarm, chosen_farms, decode_list, default_list
+from bridge.cli.node_queries import find_control_socket
 from bridge.node.control.client import ControlError
 from bridge.node.control.connections.node_address import RemoteNode
+from bridge.node.security.local_trust import with_home
 from bridge.node.settings.places import node_places
 from tests.effort import each_case
 
@@ -114,6 +116,14 @@ def test_missing_list_is_named_with_its_path_if_needed(tmp_path: Path, monkeypat
         chosen_farms(("https://192.168.7.5",), None)
 
 
+def test_path_of_unknown_user_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ControlError, match="the home of ~missing-user is unknown"):
+        find_control_socket("~missing-user/state")
+    for text in ('nodes = ["~missing-user/state"]', 'nodes = ["https://a:1"]\ntoken_files = ["~missing-user/token"]'):
+        with pytest.raises(FarmListError, match="mill: the home of ~missing-user is unknown"):
+            chosen_farms(("mill",), written(tmp_path, f"[mill]\n{text}\n"))
+
+
 @pytest.mark.parametrize("home", ["", "relative"])
 def test_home_of_account_replaces_relative_home(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a relative path, `init` would write keys below the working directory, where `run` does not find them."""
@@ -124,5 +134,13 @@ def test_home_of_account_replaces_relative_home(home: str, monkeypatch: pytest.M
     assert default_list() == account / ".config/garlicfarm/farms.toml"
     places = node_places(user_id=1000)
     assert (places.directory, places.state_dir) == (account / ".config/garlicfarm", account / ".local/state/garlicfarm")
+    assert [with_home(each) for each in ("~", "~/farm.key", "./~", "farm.key")] == [
+        account,
+        account / "farm.key",
+        Path("./~"),
+        Path("farm.key"),
+    ]
     monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    with pytest.raises(ValueError, match="the home of ~ is unknown"):
+        with_home("~/farm.key")
     assert default_list() == Path("/.config/garlicfarm/farms.toml"), "a user without an account"

@@ -23,9 +23,9 @@ from msgspec import Meta, Struct
 
 from bridge.cli.node_queries import find_named_nodes, find_node, find_nodes
 from bridge.node.control.client import ControlError
-from bridge.node.control.connections.node_address import NodeAddress, NodeAddressError, is_remote
+from bridge.node.control.connections.node_address import NodeAddress, is_remote
 from bridge.node.control.connections.remote_node import remote_node
-from bridge.node.security.local_trust import user_directory
+from bridge.node.security.local_trust import user_directory, with_home
 
 FARMS_MAX: Final = 64
 NODES_MAX: Final = 64
@@ -105,7 +105,7 @@ def _nodes_at(path: str) -> Sequence[NodeAddress]:
     Nodes next to a single state directory are left out: they may belong to another farm.
     """
     first = find_node(path)
-    holds_nodes = isinstance(first, Path) and first.absolute().parent.parent == Path(path).expanduser().absolute()
+    holds_nodes = isinstance(first, Path) and first.absolute().parent.parent == with_home(path).absolute()
     return find_nodes((path,)) if holds_nodes else (first,)
 
 
@@ -136,12 +136,11 @@ def _nodes_of(farm: ListedFarm, path: Path, name: str) -> Nodes:
             url: remote_node(url, _file_at(farm.token_files, at, path), _file_at(farm.certificates, at, path))
             for at, url in enumerate(urls)
         }
-    except NodeAddressError as error:
+        local = [each if each in remote else str(path.parent / with_home(each)) for each in farm.nodes]
+    except ValueError as error:
         raise FarmListError(f"{path}: {name}: {error}") from error
-    return partial(
-        _found, remote, [each if each in remote else str(path.parent / Path(each).expanduser()) for each in farm.nodes]
-    )
+    return partial(_found, remote, local)
 
 
 def _file_at(files: Sequence[str], place: int, path: Path) -> Path | None:
-    return path.parent / Path(files[min(place, len(files) - 1)]).expanduser() if files else None
+    return path.parent / with_home(files[min(place, len(files) - 1)]) if files else None

@@ -282,15 +282,27 @@ def user_directory(variable: str, below_home: str, environment: Mapping[str, str
     return base / "garlicfarm"
 
 
+def with_home(text: str) -> Path:
+    """Return a path with `~` or `~NAME` at its beginning replaced by a home. Raise ValueError if it is unknown."""
+    path = Path(text)
+    if not text.startswith("~"):
+        return path
+    first, *below = path.parts
+    home = (home_variable() or account_home(os.getuid())) if first == "~" else account_home(first[1:])
+    if home is not None:
+        return home.joinpath(*below)
+    raise ValueError(f"the home of {first} is unknown: write the whole path instead of {text}")
+
+
 def home_variable() -> Path | None:
     """Return $HOME, which may differ from the account's home; None unless it is absolute."""
     home = Path(os.environ.get("HOME", ""))
     return home if home.is_absolute() else None
 
 
-def account_home(user_id: int) -> Path | None:
-    """Return the home directory of a user's account; None without an account."""
+def account_home(user: int | str) -> Path | None:
+    """Return the home directory of the account of a user, by id or name; None without an account."""
     try:
-        return Path(pwd.getpwuid(user_id).pw_dir)
+        return Path((pwd.getpwnam(user) if isinstance(user, str) else pwd.getpwuid(user)).pw_dir)
     except KeyError:
         return None

@@ -14,6 +14,7 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bridge.node.security.local_trust import with_home
 from bridge.node.settings.declared import Declared, Form, Tables, settings_of
 from gossip import Address
 from gossip.node import numeric_address, parse_endpoint
@@ -124,10 +125,7 @@ class Section:
         if declared.kind is not Form.FILE:
             parse = numeric_address if declared.kind is Form.ADDRESS else str
             return (declared.setting.parse or parse)(text)
-        try:
-            path = self._directory / Path(text).expanduser()
-        except RuntimeError as error:
-            raise ValueError(f"{_shown(text)}: {error}") from error
+        path = self._directory / with_home(text)
         self._files.append((self.name(declared.key), path))
         return path
 
