@@ -3,7 +3,8 @@
 --
 --     moment     the given time (--at); else the start of the farm's last outage, else its newest log time
 --     after_ms   milliseconds from the moment to the change; negative before it
---     kind       leader, membership, key, level, weight, period, time, publisher, server (watched state), or member
+--     kind       leader, membership, key, level, factor, leaf, period, time, publisher, server (watched state), or
+--                member
 --     subject    a Raft id, a pseudonym, or the name of a member
 --     observer   the node with the event in its trace; NULL for an entry of the log, which all nodes have
 --
@@ -59,13 +60,16 @@ changes AS (
   UNION ALL
   SELECT farm, log_time, index,
     CASE WHEN action IN ('rekeying', 'client') THEN 'key' WHEN action = 'level' THEN 'level'
-      WHEN action = 'handover' THEN 'leader' WHEN action IN ('cost', 'exclusion', 'force') THEN 'weight'
-      WHEN action = 'correction' THEN 'time'
+      WHEN action = 'handover' THEN 'leader' WHEN action = 'cost' THEN 'factor' WHEN action = 'exclusion' THEN 'leaf'
+      WHEN action = 'force' THEN 'publisher' WHEN action = 'correction' THEN 'time'
       ELSE 'membership' END,
-    subject, action || ' ' || detail, NULL
+    -- The members of a JSON object as words: {"name":"a","level":2} becomes name a, level 2.
+    subject,
+    trim(action || ' ' || translate(replace(replace(replace(detail, '":', '" '), ',"', ', "'), '  ', ' '), '{}"', '')),
+    NULL
   FROM operator_actions
   UNION ALL
-  SELECT farm, log_time, index, 'weight', destination,
+  SELECT farm, log_time, index, 'factor', destination,
     coalesce(CAST(factor_before AS STRING), 'no factor') || ', then ' || CAST(factor AS STRING), NULL
   FROM weighed WHERE factor_before IS NULL OR factor <> factor_before
   UNION ALL
