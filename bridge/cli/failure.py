@@ -21,6 +21,7 @@ from consensus.storage import access_advice
 REFUSED = 1
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells report it for a program that SIGINT ended."""
+_OTHER_FILE = "; name another file"
 _OTHER_PLACE = ": run the command as a user with this right, or name another path"
 _ABOUT_FILES = {
     errno.EACCES: _OTHER_PLACE,
@@ -66,6 +67,13 @@ def reasons(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
             yield from reasons(error)
         else:
             yield reason_of(error)
+
+
+def fail_to_read(file: str | Path, error: OSError | UnicodeDecodeError) -> NoReturn:
+    """End with exit code 1, and the reason and remedy for an unreadable file that the user named."""
+    if isinstance(error, OSError):
+        fail(f"{file} cannot be read: {error.strerror or error}{access_advice(Path(file), error) or _OTHER_FILE}")
+    fail(f"{file} cannot be read: {error}; write it in UTF-8")
 
 
 def reason_of(error: BaseException) -> str:

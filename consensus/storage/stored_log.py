@@ -158,7 +158,7 @@ class StoredLog:
                     raise self._damaged(place.file, group.offset_bytes, index)
                 if last < index:
                     continue
-                for entry in group.entries()[index - first :]:
+                for entry in self._entries_of(place.file, group)[index - first :]:
                     yield entry
                     index += 1
                     if index == end:
@@ -184,7 +184,7 @@ class StoredLog:
                 if found is None:
                     hit = content.find(pattern, hit + 1)
                     continue
-                yield found.end_bytes, found.entries()
+                yield found.end_bytes, self._entries_of(segment.file, found)
                 hit = content.find(pattern, found.end_bytes)
 
     def snapshot_chunks(self) -> Iterator[bytes]:
@@ -259,6 +259,12 @@ class StoredLog:
             return decode_record_header(self._seed, content[offset : offset + RECORD_HEADER_BYTES])
         except RecordError:
             return None
+
+    def _entries_of(self, file: str, group: _Group) -> list[StoredEntry]:
+        try:
+            return group.entries()
+        except RecordError as error:
+            raise self._unreadable(file, error) from error
 
     def _damaged(self, file: str, offset: int | None, index: Index) -> StorageError:
         where = "the end" if offset is None else f"byte {offset}"

@@ -32,9 +32,17 @@ def test_ident_is_read_from_file_stream_or_environment(tmp_path: Path, arguments
     assert result.output == "cluster-7\n"
 
 
-def test_ident_in_missing_file_is_refused() -> None:
-    result = CliRunner().invoke(show_ident, ["--ident", "@/nowhere/ident"])
-    assert result.exit_code != 0
+def test_ident_in_unreadable_file_is_refused_with_remedy(tmp_path: Path) -> None:
+    (binary := tmp_path / "binary").write_bytes(b"\xff")
+    for file, remedy in (
+        (Path("/nowhere/ident"), "; the directory /nowhere does not exist: name another place"),
+        (tmp_path / "absent", "No such file or directory; name another file"),
+        (binary, "; write it in UTF-8"),
+    ):
+        result = CliRunner().invoke(show_ident, ["--ident", f"@{file}"])
+        assert result.exit_code == 1
+        assert f"{file} cannot be read: " in result.stderr
+        assert remedy in result.stderr
 
 
 @pytest.mark.parametrize("from_stream", [True, False])

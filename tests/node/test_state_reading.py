@@ -152,7 +152,7 @@ async def test_unreadable_state_is_refused_with_remedy(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(StateReadingError, match="give the state directory of a node that belonged to a farm"):
         await read_state(tmp_path / "empty")
-    with pytest.raises(StateReadingError, match="cannot be read"):
+    with pytest.raises(StateReadingError, match=r"cannot be read: .*; give the state directory of a node"):
         await read_state(tmp_path / "nothing")
     never = tmp_path / "never"
     never.mkdir()

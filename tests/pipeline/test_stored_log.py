@@ -9,7 +9,7 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,13 @@ from bridge.core.formation.founding import Founder, Founding
 from bridge.core.log.figures import RouterStatus
 from bridge.core.log.records import Report
 from bridge.core.state.farm_state import SESSION_LIMITS, FarmState, ServerState
-from bridge.node.offline.stored_farm import StoredFarm
+from bridge.node.membership.forming import FILE_NAME
+from bridge.node.offline.stored_farm import StoredFarm, StoredFarmError
 from bridge.node.offline.stored_farm_writer import StoredFarmWriter
 from bridge.node.raft.commit_store import write_commit_index
 from bridge.wire.log.snapshot import FarmSnapshot, encode_farm
 from consensus.core.effects import Persist
+from consensus.core.entry_data import EntryDataError
 from consensus.core.model import Configuration, Entry, HardState, LogId, Server
 from consensus.sessions.table import SessionTable
 from consensus.storage import StoredSegment, stored_log
@@ -216,6 +218,25 @@ def test_vanishing_files_are_listed_again(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(FarmLogError, match="cannot be read"):
         StoredLog(tmp_path / "farm")
     assert listings[0] == stored_log.LOOKS - 1_000
+
+
+def test_unreadable_entries_error_names_file_and_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three cases: a group of entries, the founding, the first log of a directory."""
+    write_log(tmp_path / "farm", *[b"{}"] * 9)
+    log = StoredLog(tmp_path / "farm", committed_through=10)
+
+    def broken_heads(_payload: bytes) -> Iterator[object]:
+        raise EntryDataError("a head of 3 bytes")
+
+    monkeypatch.setattr(stored_log, "heads", broken_heads)
+    with pytest.raises(FarmLogError, match=r"segment' cannot be read \(the group from entry 1 .*log verify`"):
+        log.check(1, 5)
+    (tmp_path / "farm" / FILE_NAME).write_bytes(b"damaged")
+    with pytest.raises(FarmLogError, match=f"{FILE_NAME}' cannot be read: .*; read the control endpoint of a running"):
+        StoredLog(tmp_path / "farm")
+    (tmp_path / "file").touch()
+    with pytest.raises(StoredFarmError, match=r"cannot be created in .*; name another directory"):
+        StoredFarmWriter(tmp_path / "file" / "farm", [bytes(8)], 0, bytes(16))
 
 
 def test_archived_log_ignores_commit_index_of_new_cluster(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from bridge.api.cluster_outputs import KraftFormatOutput
-from bridge.cli.failure import fail, failures
+from bridge.cli.failure import fail, fail_to_read, failures
 from bridge.cli.kraft.options import config_option, needs_kafka, read_settings, set_option
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, end_with_json
@@ -112,7 +112,7 @@ def _listed_users(file: Path | None) -> tuple[str, ...]:
         with click.open_file(str(file), encoding="utf-8") as lines:
             return tuple(line.strip() for line in lines if line.strip())
     except (OSError, UnicodeDecodeError) as error:
-        fail(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}")
+        fail_to_read(file, error)
 
 
 @click.command("random-uuid")

@@ -17,7 +17,7 @@ import trio
 from click.core import ParameterSource
 from msgspec import Struct
 
-from bridge.cli.failure import fail, failures, interruptible
+from bridge.cli.failure import fail, fail_to_read, failures, interruptible
 from bridge.cli.options import file_path, timeout_option
 from consensus.net import CertificateError
 from consensus.protocols import kafka
@@ -65,7 +65,7 @@ def read_settings(file: Path, changes: Sequence[str]) -> dict[str, str]:
         try:
             settings = protocol.parse_properties(file.read_text(encoding="utf-8"), f"{file}: line")
         except (OSError, UnicodeDecodeError) as error:
-            fail(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}")
+            fail_to_read(file, error)
         return settings | protocol.parse_properties("\n".join(changes), "--set option")
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import click
 
-from bridge.cli.failure import fail
+from bridge.cli.failure import fail, fail_to_read
 from consensus.protocols import zmq_raft as protocol
 
 IDENT_VARIABLE = "GARLICFARM_ZMQ_IDENT"
@@ -22,7 +22,7 @@ def _ident(_context: click.Context, _option: click.Parameter, given: str) -> str
         with click.open_file(given[1:], encoding="utf-8") as file:
             line: str = file.readline(_IDENT_BYTES_MAX)
     except (OSError, UnicodeDecodeError) as error:
-        fail(f"{given[1:]} cannot be read: {getattr(error, 'strerror', None) or error}")
+        fail_to_read(given[1:], error)
     return line.rstrip("\r\n")
 
 

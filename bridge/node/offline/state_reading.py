@@ -123,7 +123,7 @@ async def read_backup(path: Path) -> FarmOnDisk:
         applied_state = AppliedState(0, EventLog("offline", clock_ms, 1), (), head.cluster_id)
         await applied_state.restore(head.last, _chunks((backup.image,)))
     except OSError as error:
-        raise StateReadingError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise StateReadingError(f"{path} cannot be read: {error.strerror or error}; {_OTHER_SOURCE}") from error
     except (BackupError, FarmSnapshotError) as error:
         raise StateReadingError(f"{path} is not a usable backup: {error}. Use another backup") from error
     except UnsupportedLevelError as error:
@@ -162,7 +162,7 @@ async def read_directory(state_dir: Path, cut_after: Index | None = None) -> Far
     except UnsupportedLevelError as error:
         raise StateReadingError(f"{state_dir}: {error}. {_way_past(error, state_dir)}") from error
     except (StorageError, FarmSnapshotError, RecordError, OSError) as error:
-        raise StateReadingError(f"{state_dir}: {error}") from error
+        raise StateReadingError(f"{state_dir}: {error}. If it is damaged, {_OTHER_SOURCE}") from error
     finally:
         directory.close()
 
@@ -186,7 +186,7 @@ def _read_formation(path: Path) -> FormationState:
     except FileNotFoundError:
         raise StateReadingError(f"{path} does not exist: {_OTHER_SOURCE}") from None
     except (OSError, FormationStateError) as error:
-        raise StateReadingError(f"{path} cannot be used: {error}") from error
+        raise StateReadingError(f"{path} cannot be used: {error}; {_OTHER_SOURCE}") from error
 
 
 def _open(path: Path) -> Directory:
@@ -264,10 +264,10 @@ def _checked_cut(state_dir: Path, start: Index, end: Index, cut_after: Index | N
     if cut_after is None:
         return end
     if cut_after > end:
-        raise StateReadingError(f"{state_dir}: the log ends at entry {end}; it cannot be cut after {cut_after}")
+        raise StateReadingError(f"{state_dir}: the log ends at entry {end}: cut it after an earlier entry")
     if cut_after < max(start, 1):
         text = "the snapshot replaces all entries up to" if start else "a recovery keeps at least"
-        raise StateReadingError(f"{state_dir}: {text} entry {max(start, 1)}; the log cannot be cut after {cut_after}")
+        raise StateReadingError(f"{state_dir}: {text} entry {max(start, 1)}: cut it there or later")
     return cut_after
 
 

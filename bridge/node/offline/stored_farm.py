@@ -45,7 +45,6 @@ from consensus import EntryKind as EntryKindInLog
 from consensus.storage import (
     SEGMENT_HEADER_BYTES,
     Place,
-    RecordError,
     StorageError,
     StoredEntry,
     StoredLog,
@@ -55,10 +54,11 @@ from consensus.storage import (
 
 _CLOCK_KEY = b'"clock"'
 _APPLICATION = EntryKind.APPLICATION.value
+_OTHER_SOURCE = "read the control endpoint of a running node, or the state directory of another node"
 
 
 class StoredFarmError(Exception):
-    """The directory cannot be read as a farm's log; the text contains the reason, and often the remedy."""
+    """The directory cannot be read as a farm's log; the text contains the reason and the remedy."""
 
 
 StoredRow = tuple[int, int, str, int | None, bytes]
@@ -186,7 +186,7 @@ class StoredFarm:
         try:
             start = self._place_before(index)
             return any(each == index for _, each, _, _, _ in self._log.entries(start, index + 1))
-        except (StorageError, RecordError):
+        except StorageError:
             return False
 
     def rows(self, anchor: Anchor, first: Index, end: Index) -> Iterator[StoredRow]:
@@ -199,14 +199,14 @@ class StoredFarm:
                     log_time_ms = _later(log_time_ms, value)
                 if index >= first:
                     yield _row(index, term, kind, value, log_time_ms)
-        except (StorageError, RecordError) as error:
+        except StorageError as error:
             raise StoredFarmError(str(error)) from error
 
     def check(self, first: Index, end: Index) -> None:
         """Raise StoredFarmError if an entry with first <= index < end is missing or damaged."""
         try:
             deque(self._log.entries(self._place_before(first), end), maxlen=0)
-        except (StorageError, RecordError) as error:
+        except StorageError as error:
             raise StoredFarmError(str(error)) from error
 
     def snapshot_rows(self) -> tuple[Index, list[StoredRow]]:
@@ -238,7 +238,7 @@ class StoredFarm:
             except OSError:
                 continue
             except FormationStateError as error:
-                raise StoredFarmError(f"'{place / FORMATION_FILE}' cannot be read: {error}") from error
+                raise StoredFarmError(f"'{place / FORMATION_FILE}' cannot be read: {error}; {_OTHER_SOURCE}") from error
             founding = state.founding or state.known
             if founding is not None:
                 return founding.cluster_id.hex(), founding.log_time_base_ms
@@ -302,7 +302,7 @@ class StoredFarm:
                         return clocks
                     clocks.take(entry)
                 clocks.searched_bytes = end_bytes
-        except (StorageError, RecordError) as error:
+        except StorageError as error:
             raise StoredFarmError(str(error)) from error
         clocks.complete = segment is not self._log.segments[-1]
         return clocks
@@ -322,7 +322,9 @@ class StoredFarm:
             try:
                 self._decoded = self._log.snapshot.last.index, trio.run(whole)
             except (StorageError, FarmSnapshotError) as error:
-                raise StoredFarmError(f"the snapshot in '{self._raft}' cannot be read: {error}") from error
+                raise StoredFarmError(
+                    f"the snapshot in '{self._raft}' cannot be read: {error}; {_OTHER_SOURCE}"
+                ) from error
         return self._decoded[1]
 
 
@@ -332,7 +334,7 @@ def _row(index: Index, term: int, kind: int, value: bytes, log_time_ms: int | No
     try:
         shown = log_entry(index, Entry(term, EntryKindInLog(kind), value), log_time_ms)
     except ValueError as error:
-        raise RecordError(f"entry {index} cannot be read: {error}") from error
+        raise StoredFarmError(f"entry {index} cannot be read: {error}; {_OTHER_SOURCE}") from error
     return index, term, shown.kind.value, log_time_ms, shown.data
 
 

@@ -35,7 +35,9 @@ class StoredFarmWriter:
             replace_file(directory / FORMATION_FILE, encode_formation_state(FormationState(known=founding)))
             self._disk, recovery = open_directory(directory / RAFT_DIRECTORY, node_id, 1, StorageOptions())
         except (OSError, StorageError) as error:
-            raise StoredFarmError(f"a log cannot be created in '{directory}': {error}") from error
+            raise StoredFarmError(
+                f"a log cannot be created in '{directory}': {error}; name another directory"
+            ) from error
         self._directory = directory
         self.cluster_id = founding.cluster_id
         """The cluster id for the signatures of this log's entries."""
