@@ -409,6 +409,23 @@ async def _redeem_in_flood(token: Token, node: Stage, flood: trio.CancelScope) -
     flood.cancel()
 
 
+async def test_slow_grant_is_refused_with_reason(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    hold_for_sockets(autojump_clock)
+    async with stage(tmp_path) as node:
+        token, identity = node.token(), NodeIdentity.throwaway()
+
+        async def grant(_joiner: Joiner) -> Granted:
+            await trio.sleep_forever()
+            raise AssertionError("unreachable")
+
+        node.granting = grant
+        with pytest.raises(JoinError, match=r"no leader confirms .* the token stays valid for this machine"):
+            await redeem(token, identity, "site-b")
+        assert node.refused == [RefusalCode.FAILED]
+        node.granting = None
+        assert (await redeem(token, identity, "site-b")).inviter == "site-a"
+
+
 async def test_slow_sender_loses_its_connection(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     hold_for_sockets(autojump_clock)
     async with stage(tmp_path) as node:

@@ -46,6 +46,8 @@ PORT: Final = 7671
 DIRECTORY: Final = "invitations"
 """The directory of the certificate, in the state directory."""
 EXCHANGE_S: Final = 10.0
+REPLY_S: Final = 2.0
+"""The part of the exchange for the reply, also after a grant that takes too long."""
 EXCHANGES_MAX: Final = 16
 """Limit for exchanges at a time; the descriptors of exchanges and waiting connections are reserved.
 
@@ -141,22 +143,29 @@ class InvitationListener:
             return self._refused(address, RefusalCode.UNPROVEN, text)
         joiner = Joiner(request.public_key, request.name)
         try:
-            # Two grants at a time could choose the same spare key, and no grant may follow a revocation.
-            async with lock:
-                with trio.CancelScope(shield=True):  # After a canceled write the file and the memory would differ.
-                    is_taken = self.is_name_taken(joiner)
-                    spend = partial(self.invitations.redeem, request.secret, joiner, is_name_taken=is_taken)
-                    found = await trio.to_thread.run_sync(spend)
-                self.redeemed(found, joiner)
-                return Reply(granted=await self.grant(joiner))
+            with trio.fail_at(trio.current_effective_deadline() - REPLY_S):
+                return await self._granted(request.secret, joiner, lock)
         except RedeemError as error:
             return self._refused(address, error.code, str(error))
-        except Refused as error:
-            text = f"{error}. Then run the command again: the token stays valid for this machine"
+        except (Refused, trio.TooSlowError) as error:
+            why = (
+                str(error) or "no leader confirms the farm's state: `garlicfarm status` on the inviting node shows why"
+            )
+            text = f"{why}. Then run the command again: the token stays valid for this machine"
             return self._refused(address, RefusalCode.FAILED, text)
         except OSError as error:
             text = f"the disk of the inviting node: {error.strerror or error}; correct it, and run the command again"
             return self._refused(address, RefusalCode.FAILED, text)
+
+    async def _granted(self, secret: bytes, joiner: Joiner, lock: trio.Lock) -> Reply:
+        # Two grants at a time could choose the same spare key, and no grant may follow a revocation.
+        async with lock:
+            with trio.CancelScope(shield=True):  # After a canceled write the file and the memory would differ.
+                is_taken = self.is_name_taken(joiner)
+                spend = partial(self.invitations.redeem, secret, joiner, is_name_taken=is_taken)
+                found = await trio.to_thread.run_sync(spend)
+            self.redeemed(found, joiner)
+            return Reply(granted=await self.grant(joiner))
 
     def _refused(self, address: str, code: RefusalCode, text: str) -> Reply:
         self.refused(address, code)
