@@ -30,6 +30,7 @@ from deploy.environment import ROOT, supported_target
 DIST = ROOT / "dist"
 TOOLS = ("unshare", "nsenter", "mount", "ip", "setpriv")
 START_BOUND_S = 20.0
+COMMAND_BOUND_S = 300
 SETUP = """\
 set -e
 mount --make-rprivate /
@@ -143,13 +144,15 @@ class Machine:
         check: bool = True,
         network: bool = False,
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a command on it and return the result."""
+        """Run a command on it and return the result; after `COMMAND_BOUND_S` the command is killed there."""
+        # A timeout of `subprocess.run` would kill only nsenter, and the command would continue on the machine.
+        bounded = ["timeout", "--signal=KILL", str(COMMAND_BOUND_S), *arguments]
         done = subprocess.run(
-            self.command(arguments, network=network),
+            self.command(bounded, network=network),
             check=False,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=COMMAND_BOUND_S + START_BOUND_S,
             env=clean_environment(environment or {}),
         )
         assert done.returncode == 0 or not check, f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}"

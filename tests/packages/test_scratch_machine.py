@@ -1,9 +1,12 @@
 """The scratch machine: actions of a test on it do not affect any other machine."""
 
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.packages import machine as machines
 from tests.packages.machine import Machine, reason_to_skip
 
 pytestmark = pytest.mark.packages
@@ -30,3 +33,14 @@ def test_slow_start_does_not_expose_root_of_test_machine(tmp_path: Path, monkeyp
         mark.touch()
         assert not (Path("/etc") / tmp_path.name).exists()
         assert (machine.root / "etc/hostname").read_text() == "slow\n"
+
+
+def test_command_after_time_limit_is_killed_on_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if reason := reason_to_skip():
+        pytest.skip(reason)
+    monkeypatch.setattr(machines, "COMMAND_BOUND_S", 1)
+    monkeypatch.setattr(machines, "START_BOUND_S", 4.0)
+    with Machine(tmp_path) as machine:
+        with suppress(subprocess.TimeoutExpired):
+            assert machine.run("sleep", "7777", check=False).returncode != 0
+        assert "7777" not in machine.run("ps", "-eo", "args").stdout
