@@ -15,6 +15,7 @@ from bridge.api.control import InvitationsAnswer, InvitationView
 from bridge.api.control_routes import INVITATIONS
 from bridge.cli.help.completion import ANSWER_TIMEOUT_S, SHELLS, VARIABLE, completion_script
 from bridge.cli.main import cli
+from pipeline.cli.commands import pipeline
 from tests.node.test_cli_commands import served
 from tests.node.test_control import FakeNode
 from tests.operator_views import farm_view
@@ -39,12 +40,15 @@ def test_commands_are_offered_in_order() -> None:
 
 
 def test_pipeline_commands_and_options_are_offered() -> None:
+    assert offered("garlicfarm", "pipeline", "") == sorted(pipeline.commands)
     assert offered("garlicfarm", "pipeline", "qu") == ["query"]
     assert offered("garlicfarm", "pipeline", "run", "--engine", "") == ["local", "spark"]
     assert "--minutes" in offered("garlicfarm", "pipeline", "query", "--")
 
 
-@pytest.mark.parametrize(("words", "word"), [("", "plain,status"), ("pipeline query l", "plain,leaders")])
+@pytest.mark.parametrize(
+    ("words", "word"), [("", "plain,status"), ("pipeline ru", "plain,run"), ("pipeline query l", "plain,leaders")]
+)
 def test_command_completion_does_not_load_commands(words: str, word: str) -> None:
     line = f"garlicfarm {words}"
     number = str(line.count(" "))
