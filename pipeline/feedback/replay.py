@@ -132,7 +132,7 @@ class _Health:
 
 
 class Past:
-    """One farm's past, provided row by row and window by window, in order of log time.
+    """One farm's past, provided row by row and window by window, in the order of the log.
 
     Clients leave a server when the mean factor of its leaves is at least `left_at`.
     """
@@ -147,6 +147,8 @@ class Past:
         self.windows = 0
         self.first_ms: int | None = None
         self.last_ms = 0
+        self._moment_ms = 0
+        """The current log time, which a correction can set back."""
         self._left_at = left_at
         self._removals = sorted(removals, key=lambda each: each.index, reverse=True)
         self._removed: frozenset[int] = frozenset()
@@ -157,8 +159,9 @@ class Past:
         """Process one row of the log."""
         if self.first_ms is None:
             self.first_ms = row.log_time_ms
-        elif row.log_time_ms > self.last_ms:
+        elif row.log_time_ms != self._moment_ms:
             self._moment_over()
+        self._moment_ms = row.log_time_ms
         self.last_ms = max(self.last_ms, row.log_time_ms)
         self.rows += 1
         while self._removals and self._removals[-1].index <= row.index:

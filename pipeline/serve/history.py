@@ -6,11 +6,18 @@
 The tables are partitioned by day, and rows are read one day at a time, which bounds the memory for any number of days.
 The leaves have constant pseudonyms in the tables, which suffices for the weighing. An operator's removal counts from
 its entry on, even if the entry is long before the period.
+
+A correction can set log time back. The log has then several *passes* over the same days, which are read one after
+another. A window ends in the last pass over its time.
 """
 
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
+from math import inf
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pipeline.feedback.replay import Past, Removal, Window
 from pipeline.feedback.rows import named
@@ -59,6 +66,14 @@ _OF_A_DAY = f"""
     WHERE t.at_ms IS NOT NULL AND coalesce(t.start_ms, t.at_ms) >= e.since_ms
     ORDER BY t.farm, t.at_ms, t.index
 """  # noqa: S608 - own names
+_SETBACKS = """
+    WITH steps AS (
+      SELECT farm, index, unix_millis(log_time) AS at_ms,
+        lag(unix_millis(log_time)) OVER (PARTITION BY farm ORDER BY index) AS before_ms
+      FROM clocks
+    )
+    SELECT farm, index, at_ms, before_ms FROM steps WHERE at_ms < before_ms ORDER BY farm, index
+"""
 _REMOVALS = """
     SELECT farm, index, json_extract(detail, '$.server')::BIGINT AS server_id,
       coalesce(json_extract(detail, '$.removed')::BOOLEAN, true) AS removed
@@ -66,23 +81,58 @@ _REMOVALS = """
 """
 
 
+class _Pass(Struct, frozen=True):
+    """A part of a farm's log with increasing log time."""
+
+    first_index: float = 0
+    end_index: float = inf
+    first_ms: float = -inf
+    last_ms: float = inf
+
+
+_WHOLE = (_Pass(),)
+
+
 def replayed(
     output: Output, settings: Sequence[Setting], left_at: float, span_ms: int, progress: Callable[[date], None]
 ) -> dict[str, Past]:
     """Return the last `span_ms` of log time of each farm in the tables. Raise QueryError."""
     removals = removals_of(lambda sql: documents(output, sql))
+    passes = _passes(documents(output, _SETBACKS))
+    days = [found["day"] for found in documents(output, _put_in(_DAYS, span_ms))]
     pasts: dict[str, Past] = {}
-    for found in documents(output, _put_in(_DAYS, span_ms)):
-        progress(found["day"])
-        with query_result(output, _put_in(_OF_A_DAY, span_ms, found["day"])) as answer:
-            for row in answer.documents():
-                farm = row["farm"]
-                if farm not in pasts:
-                    pasts[farm] = Past(settings, left_at, removals.get(farm, ()))
-                _take(pasts[farm], row)
+    for number in range(max(map(len, passes.values()), default=1)):
+        for day in days:
+            progress(day)
+            with query_result(output, _put_in(_OF_A_DAY, span_ms, day)) as answer:
+                for row in answer.documents():
+                    farm = row["farm"]
+                    if _number(row, passes.get(farm, _WHOLE)) != number:
+                        continue
+                    if farm not in pasts:
+                        pasts[farm] = Past(settings, left_at, removals.get(farm, ()))
+                    _take(pasts[farm], row)
     for past in pasts.values():
         past.finish()
     return pasts
+
+
+def _passes(setbacks: Sequence[dict[str, Any]]) -> dict[str, list[_Pass]]:
+    """Return the passes of each farm whose log time was set back."""
+    found: dict[str, list[_Pass]] = {}
+    for each in setbacks:
+        passes = found.setdefault(each["farm"], [_Pass()])
+        passes[-1] = replace(passes[-1], end_index=each["index"], last_ms=each["before_ms"])
+        passes.append(_Pass(first_index=each["index"], first_ms=each["at_ms"]))
+    return found
+
+
+def _number(row: dict[str, Any], passes: Sequence[_Pass]) -> int:
+    """Return the number of the pass that a row belongs to."""
+    if row["kind"] == "window":
+        over = [each.first_ms < row["at_ms"] and row["start_ms"] <= each.last_ms for each in passes]
+        return max((number for number, is_over in enumerate(over) if is_over), default=0)
+    return next(number for number, each in enumerate(passes) if each.first_index <= row["index"] < each.end_index)
 
 
 def removals_of(run_query: SqlQuery) -> dict[str, list[Removal]]:

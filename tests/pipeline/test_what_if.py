@@ -27,7 +27,7 @@ from pipeline.feedback import replay
 from pipeline.feedback.replay import Course, Past, Removal, Spread, Window
 from pipeline.feedback.rows import rows_in_log
 from pipeline.feedback.submitting import Feedback, Submitted
-from pipeline.feedback.weighing import PRESENT, ClockRow, Proposal, ReportRow, Setting
+from pipeline.feedback.weighing import PRESENT, ClockRow, Proposal, ReportRow, Row, Setting
 from pipeline.gold.tables import Gold
 from pipeline.serve.alert_history import AlertSetting, alert_history
 from pipeline.serve.history import record_rows, replayed
@@ -72,14 +72,19 @@ class Farm:
 
 
 @cache
-def farm_with_problems(seed: int = 0, periods: int = 400 if IS_SOAK else 120) -> Farm:
-    """Return a farm whose servers lag, become unhealthy and stop reporting, with the factors of a run."""
+def farm_with_problems(seed: int = 0, periods: int = 400 if IS_SOAK else 120, setback_ms: int = 0) -> Farm:
+    """Return a farm whose servers lag, become unhealthy and stop reporting, with the factors of a run.
+
+    In the middle, log time is set back.
+    """
     random, log, log_lines = Random(seed), MadeUpLog(), list[str]()
     log.add("configuration", value='{"voters": [{"id": 1}]}')
     farm, read = Farm(log), 0
     feedback = Feedback(rows_in_log, {}, farm, log_lines.append)
     lag_ms, absent = dict.fromkeys(SERVERS, 5.0), dict.fromkeys(SERVERS, 0)
     for period in range(periods):
+        if period == periods // 2:
+            log.log_time_ms -= setback_ms
         log.tick(0 if period == 0 else PERIOD_MS)
         if period in {periods // 2, periods * 3 // 4}:
             out = period == periods // 2
@@ -157,6 +162,30 @@ def test_rows_around_correction_have_order_of_log(tmp_path: Path) -> None:
     since, until = (datetime.fromtimestamp((EPOCH_MS + each) / 1000, UTC) for each in (0, 2 * DAY_MS))
     rows = of_one_version(tmp_path, lambda run_query: record_rows(run_query, log.cluster_id, since, until))
     assert [row.index for row in rows] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("setback_ms", [10 * MINUTE_MS, DAY_MS])
+def test_replay_after_correction_has_order_of_log(
+    setback_ms: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log time passes the same minutes twice, or begins again on the day before."""
+    farm, gold = farm_with_problems(setback_ms=setback_ms), Gold(tmp_path, MINUTE_MS)
+    tables_of(farm.log, tmp_path, gold=gold, watch=True)
+    gold.refresh(0)
+    indexes: list[int] = []
+    observe = Past.observe
+
+    def recording(past: Past, row: Row) -> None:
+        indexes.append(row.index)
+        observe(past, row)
+
+    monkeypatch.setattr(Past, "observe", recording)
+    (past,) = replayed(tmp_path, (PRESENT,), LEFT_AT, 2 * DAY_MS, lambda _: None).values()
+    assert len(indexes) > 100
+    assert indexes == sorted(set(indexes))
+    assert past.courses[0].entries == past.recorded_entries > 10
+    windows = documents(tmp_path, "SELECT count(DISTINCT window_start) AS windows FROM router_health")
+    assert past.windows == windows[0]["windows"]
 
 
 @over_seeds(10, quick=1)
