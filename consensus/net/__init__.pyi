@@ -14,6 +14,7 @@ from .tls import (
     NodeCertificate as NodeCertificate,
     UntrustedCertificateError as UntrustedCertificateError,
     authority_context as authority_context,
+    first_certificate as first_certificate,
     load_or_create_certificate as load_or_create_certificate,
     operator_certificate as operator_certificate,
     secured as secured,

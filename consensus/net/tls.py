@@ -79,7 +79,7 @@ def load_or_create_certificate(state_dir: Path) -> NodeCertificate:
         ) from error
     _check_private(path)
     try:
-        der = _certificate_of(pem)
+        der = first_certificate(pem)
         _load_key(_context(ssl.PROTOCOL_TLS_SERVER), path)
     except (ssl.SSLError, ValueError) as error:
         raise CertificateError(
@@ -224,9 +224,9 @@ def _load_key(context: ssl.SSLContext, file: Path) -> None:
     context.load_cert_chain(file, password="")
 
 
-def _certificate_of(pem: bytes) -> bytes:
+def first_certificate(pem: bytes) -> bytes:
     """Return the first certificate in DER; raise ValueError if it is missing."""
-    text = pem.decode("ascii")
+    text = pem.decode("latin-1")
     begin = text.index(_PEM_BEGIN)
     return ssl.PEM_cert_to_DER_cert(text[begin : text.index(_PEM_END, begin) + len(_PEM_END)])
 
@@ -242,4 +242,4 @@ def _create(path: Path) -> NodeCertificate:
         raise CertificateError(
             f"{path} cannot be written ({error.strerror or error}): check the directory and disk"
         ) from error
-    return NodeCertificate(path, hashlib.sha256(_certificate_of(pem)).digest())
+    return NodeCertificate(path, hashlib.sha256(first_certificate(pem)).digest())

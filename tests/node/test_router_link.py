@@ -12,6 +12,7 @@ import trio
 from bridge.node.router.i2cp_connection import open_i2cp
 from bridge.node.router.link import Link, RouterLost, open_stream, shown
 from consensus.net.tls import load_or_create_certificate
+from tests.node.certificates import Authority
 from tests.node.fake_i2cp_router import FakeRouter
 
 
@@ -66,6 +67,22 @@ async def test_other_certificate_than_pinned_is_refused(tmp_path: Path) -> None:
     async with listening(shown_one) as place:
         with pytest.raises(RouterLost, match=r"shows another certificate: CERTIFICATE_VERIFY_FAILED"):
             await greet(Link(*place, pinned))
+
+
+async def test_certificate_signed_by_pinned_one_is_refused(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    async with listening(authority.certificate("127.0.0.1").path) as place:
+        with pytest.raises(RouterLost, match=r"shows another certificate: CERTIFICATE_VERIFY_FAILED"):
+            await greet(Link(*place, authority.file))
+
+
+async def test_certificate_after_first_in_file_is_refused(tmp_path: Path) -> None:
+    shown_one, pinned = certificate_in(tmp_path / "a"), certificate_in(tmp_path / "b")
+    file = tmp_path / "both.pem"
+    file.write_bytes(pinned.read_bytes() + shown_one.read_bytes())
+    async with listening(shown_one) as place:
+        with pytest.raises(RouterLost, match=r"shows another certificate: CERTIFICATE_VERIFY_FAILED"):
+            await greet(Link(*place, file))
 
 
 async def test_plain_port_with_tls_settings_is_named(tmp_path: Path) -> None:

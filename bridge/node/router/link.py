@@ -2,8 +2,9 @@
 
 I2CP and I2PControl carry passwords, and show the owner of each destination. So a node uses plain TCP only to loopback
 and private addresses. It uses plain I2PControl, whose password controls the router, only to loopback. A router signs
-its certificate itself. A file in the settings pins it. Without a file, I2PControl over TLS is possible only on this
-machine: the certificate is not checked, because an attacker cannot intercept the connection.
+its certificate itself. A file in the settings pins it: the node accepts only the first certificate in this file.
+Without a file, I2PControl over TLS is possible only on this machine. The node then does not check the certificate,
+because an attacker cannot intercept the connection.
 """
 
 import ssl
@@ -18,7 +19,7 @@ from msgspec import Struct
 
 from bridge.api.printable import one_line
 from consensus import endpoint_text
-from consensus.net import connection_failure
+from consensus.net import connection_failure, first_certificate
 
 CONNECT_TIMEOUT_S: Final = 5.0
 I2CP_PORT: Final = 7654
@@ -36,14 +37,17 @@ class RouterAbsent(RouterLost):
 
 
 class Software(Enum):
-    """The software of the router; the kinds differ in details."""
+    """The software of the router, which determines details of its protocols."""
 
     JAVA = "java"
     I2PD = "i2pd"
 
 
 class Link(Struct, frozen=True):
-    """One address of the router. With a `certificate` (PEM) it uses TLS and must present that certificate."""
+    """One address of the router, with or without TLS.
+
+    With a `certificate` (PEM) the connection uses TLS, and the router must present the first certificate in this file.
+    """
 
     host: str
     port: int
@@ -129,21 +133,38 @@ def tls_context(link: Link) -> ssl.SSLContext | None:
     """Return the TLS context, None for a plain link; raise `RouterLost` for an invalid certificate file."""
     if link.certificate is None and not link.unchecked_tls:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # A router's own certificate does not contain its address; the certificate itself is compared.
+    context = _PinningContext(ssl.PROTOCOL_TLS_CLIENT)
+    # A router's own certificate does not contain its address.
     context.check_hostname = False
     if link.certificate is None:
         context.verify_mode = ssl.CERT_NONE
         return context
     try:
-        context.load_verify_locations(link.certificate)
-    except OSError as error:
-        raise RouterLost(
-            f"{link.certificate} cannot be used: a certificate in PEM is needed: {connection_failure(error)}"
-        ) from error
-    # The certificate itself is trusted, regardless of its issuer.
+        context.pinned = first_certificate(link.certificate.read_bytes())
+        context.load_verify_locations(cadata=context.pinned)
+    except (OSError, ValueError) as error:
+        why = connection_failure(error) if isinstance(error, OSError) else "the file lacks a readable one"
+        raise RouterLost(f"{link.certificate} cannot be used: a certificate in PEM is needed: {why}") from error
+    # OpenSSL trusts the certificate regardless of its issuer, and also certificates that this one has signed.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
+
+
+class _PinnedConnection(ssl.SSLObject):
+    def do_handshake(self) -> None:
+        super().do_handshake()
+        if isinstance(self.context, _PinningContext) and self.context.pinned not in {
+            None,
+            self.getpeercert(binary_form=True),
+        }:
+            error = ssl.SSLCertVerificationError("the router's certificate is not the pinned one")
+            error.reason = "CERTIFICATE_VERIFY_FAILED"
+            raise error
+
+
+class _PinningContext(ssl.SSLContext):
+    sslobject_class = _PinnedConnection
+    pinned: bytes | None = None
 
 
 def shown(text: str) -> str:
