@@ -1,9 +1,9 @@
-"""Options and kinds of arguments that several commands share. `bridge.cli.node_queries` queries nodes.
+"""Options and kinds of arguments that several commands share. `bridge.cli.node_queries` has options for queries.
 
-    --json              JSON with the documented keys
-    --output FILE       the file that a command makes, if it has a default; a required file is an argument
+    --json              print JSON with the documented keys
+    --output PATH       the new file, directory or archive that the command writes
     --timeout SECONDS   the limit for replies
-    --watch             print new items as they come, or repeat a view, until Ctrl-C
+    --watch             print new items when they arrive, or repeat a view, until Ctrl-C
 
 Earlier spellings (`--follow`, `--out`, `-w json`, `up --servers`) still work; the help does not show them.
 """
@@ -30,7 +30,7 @@ MOST_TIMEOUT_S: Final = 3600.0
 WATCH_PERIOD_S: Final = 2.0
 _AGO: Final = re.compile(r"([0-9]{1,6})([smhd])")
 _DASHED: Final = re.compile(r"-([0-9.]+|[A-Za-z0-9_~-]{40,}={0,2})")
-"""Arguments that are not options: negative numbers, and base64 with a dash first, which is longer than each option."""
+"""Arguments that begin with a dash and are not options: negative numbers, and base64 texts, longer than any option."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -40,7 +40,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON w
 
 
 class _Text(str):
-    """An argument that begins with a dash. click compares this slice of an argument with the prefixes of options."""
+    """An argument that begins with a dash. click recognizes options by the slice `[:1]`, which is empty here."""
 
     __slots__ = ()
 
@@ -49,7 +49,7 @@ class _Text(str):
 
 
 class DashedCommand(click.Command):
-    """A command whose arguments can begin with a dash, as options do: negative numbers, and one base64 text in 64."""
+    """A command whose arguments may begin with a dash: negative numbers, and base64 texts (one of 64 begins so)."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; an argument with a dash is text."""
@@ -57,13 +57,13 @@ class DashedCommand(click.Command):
 
 
 class IntegerRange(click.IntRange):
-    """A range of whole numbers; click calls a wrong value "not a valid integer range"."""
+    """A range of whole numbers. The name is part of click's error, by default "not a valid integer range"."""
 
     name = "integer"
 
 
 class NumberRange(click.FloatRange):
-    """A range of numbers; click accepts NaN in every range."""
+    """A range of numbers without NaN, which click accepts in every range."""
 
     name = "number"
 
@@ -166,7 +166,11 @@ def _repeat(show: Callable[[], None], sleep: Callable[[float], None] = time.slee
 
 
 def moment_ms(text: str) -> int:
-    """Return the moment in an option `--since` by this machine's clock: an age, a time of day or a date, in UTC."""
+    """Return the moment in an option `--since`, in ms of Unix time.
+
+    An age counts back from this machine's clock. A time of day is today's in UTC; a date is in UTC unless it has an
+    offset.
+    """
     ago = _AGO.fullmatch(text)
     if ago is not None:
         return int(time.time() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]]
@@ -187,7 +191,11 @@ directory_path = click.Path(path_type=Path, file_okay=False)
 
 
 def write_user_file(path: Path, text: str) -> None:
-    """Durably replace the content of a file that the user named; a link stays. An OSError leaves the file unchanged."""
+    """Write a file that the user named; raise OSError.
+
+    A regular file is replaced durably: it never has only a part of the new content. A symbolic link remains, and its
+    target is replaced. Other files, such as a FIFO or a device, are written in place.
+    """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         with errors_with_path(path):
@@ -198,7 +206,10 @@ def write_user_file(path: Path, text: str) -> None:
 
 
 def replace_text(path: Path, text: str, mode: int) -> None:
-    """Replace a file, with its owner and mode, or make it with a mode. Raise OSError."""
+    """Durably replace a file, or create it with a mode; raise OSError.
+
+    A replaced file keeps its mode. It keeps its owner only if this process is root's.
+    """
     status = path.stat() if path.exists() else None
     owner = None if status is None or os.geteuid() != 0 else (status.st_uid, status.st_gid)
     replace_file(path, text.encode(), mode if status is None else status.st_mode & 0o777, owner)

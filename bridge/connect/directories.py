@@ -1,10 +1,10 @@
-"""Queries of a client to the directories of its link, for the newest structure (the signed list of leaves).
+"""Queries of a client for the newest structure (the signed list of leaves), to the directories that its link names.
 
     random order, two at a time ─▶ a newer structure, or two known ones ─▶ end of the search
 
-A directory that has not replied after 5 s does not delay the next one. The structure is signed, so a directory need not
-be trusted. But it could return an old structure, send too many bytes, or send slowly. So each reply has a limit in time
-and in bytes, and the client refuses a structure older than its last one.
+If a directory has not replied after 5 s, the client also queries the next one. The structure is signed, so a directory
+need not be trusted. But it could return an old structure, send too many bytes, or send slowly. So each reply has a
+limit in time and in bytes, and the client refuses a structure older than its last one.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -63,7 +63,7 @@ class _Directory(Struct):
 
 
 class Directories:
-    """The directories of one link, with the outcomes of their queries."""
+    """The directories that a link names, with the outcomes of the queries."""
 
     def __init__(self, hashes: Sequence[bytes], address_hash: bytes, random: Random) -> None:
         self._directories = [_Directory(each) for each in hashes]
@@ -83,7 +83,7 @@ class Directories:
         )
 
     def failures(self) -> str:
-        """Return the last failures, each with the beginning of the directory's address."""
+        """Return the last failure of each directory with the beginning of its address, at most `SHOWN_FAILURES`."""
         texts = [
             f"{short_address(address_of(each.hash))}: {each.last_failure}"
             for each in self._directories
@@ -95,10 +95,8 @@ class Directories:
     async def query(self, session: SamSession, judge: Callable[[bytes], Awaitable[Judgment]]) -> bool:
         """Query directories until one returns a newer structure or two return a known one.
 
-        Return True if a structure was usable.
-
-        `judge` raises `DirectoryError` for a structure that it refuses. Raise `SamUnreachableError` if the session ends
-        before a usable structure.
+        Return True if a directory returned a usable structure. `judge` raises `DirectoryError` for a structure that it
+        refuses. Raise `SamUnreachableError` if the session ends before a directory has returned a usable structure.
         """
         usable = 0
         session_error: SamUnreachableError | None = None

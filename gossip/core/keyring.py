@@ -282,7 +282,7 @@ class Keyring:
 
     def _next_time(self) -> int:
         if self.clock + 1 >= CLOCK_LIMIT:
-            raise KeyringError("the keyring's clock is at its end: only a new era, with all keys replaced, helps")
+            raise KeyringError("the keyring's clock is at its end: begin a new era, which replaces all keys")
         return self.clock + 1
 
     def _find(self, key: bytes) -> DatedKey | None:

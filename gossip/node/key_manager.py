@@ -1,11 +1,13 @@
 """Operator commands for the group's keys: install, use, remove, list.
 
-    install   a new key opens everywhere         use   it seals everywhere        remove   the old key no longer opens
+    install   all members open the datagrams that a new key has sealed
+    use       all members seal their datagrams with this key
+    remove    with the old key, members open only JoinReqs, and report to the senders that the key is retired
 
-Each step must reach every member before the next. A member that misses two steps is cut off, because the group refuses
-its key. The group repairs smaller gaps automatically, but only a member itself can report its keys. So `list` queries
-the members, and `use` and `remove` refuse while a live member has not confirmed the previous step (`force` overrides).
-Keys are named by their ids here; only the group's members hold the keys.
+Each step must reach every member before the next step. A member that misses two steps is cut off, because the group
+refuses its key. The group repairs smaller gaps automatically, but only a member itself can report its keys. So `list`
+queries the members, and `use` and `remove` refuse while a live member has not confirmed the previous step (`force`
+overrides this). The operators' commands name a key by its id, because only the group's members hold the keys.
 """
 
 import os
@@ -30,8 +32,8 @@ from gossip.node.group import Group
 
 _SURVEY_TIMEOUT_S: Final = 2.0
 _CLOCKS_DIFFER_MS: Final = 1_000
-"""The tolerated difference of members' clocks. Members refuse a keyring whose clock is beyond their time of day; a
-member may have forged such a clock.
+"""The tolerated difference between the members' times of day. A member refuses a keyring whose logical clock is ahead
+of the member's time of day (`ClockBound`). A hostile member can cause such a logical clock.
 """
 _SURVEYS: Final = 5
 """The maximum number of surveys. Each reply is one datagram, which the network may lose."""
@@ -43,13 +45,14 @@ _OPENING: Final = frozenset({KeyState.OPEN.value, KeyState.PRIMARY.value})
 
 
 class NotEverywhereError(KeyringError):
-    """The step would cut members off: the members in `behind` have not confirmed the previous step."""
+    """The step would cut off the members in `behind`, which have not confirmed or not stored the previous step."""
 
     def __init__(self, name: str, step: str, behind: tuple[NodeId, ...]) -> None:
         named = ", ".join(node_id.hex() for node_id in behind[:8])
         super().__init__(
-            f"{len(behind)} members ({named}) have not confirmed that key {name} is {step} and stored, and would lose"
-            " the connection: wait for them (their disks may need repair), make them leave, or use force"
+            f"key {name} is not {step} at all members: the change is not confirmed, or not stored, at {len(behind)} of"
+            f" them ({named}), which would lose the connection: wait for them (their disks may need repair), make them"
+            " leave, or use force"
         )
         self.name = name
         self.step = step
@@ -57,7 +60,7 @@ class NotEverywhereError(KeyringError):
 
 
 class ListedKey(Struct, frozen=True):
-    """One key by its id: its use at this node, its date by the keyring's clock, and the members that open it."""
+    """One key by its id: its use at this node, its date by the keyring's clock, and the members that use it."""
 
     name: str
     state: KeyState
@@ -98,7 +101,10 @@ class KeyManager:
         self.survey_timeout_s = _SURVEY_TIMEOUT_S
 
     async def list(self) -> KeyListing:
-        """Return this node's keys, and the members that agree. Repeat the query up to `_SURVEYS` times for replies."""
+        """Return this node's keys, and compare the keyrings of the live members.
+
+        Query the members until each of them has replied, at most `_SURVEYS` times.
+        """
         missing, answers = self._living(), {}
         for _ in range(_SURVEYS):
             if not missing:
@@ -141,7 +147,7 @@ class KeyManager:
         )
 
     async def install(self, key: bytes | None = None) -> str:
-        """Open a key everywhere, by default a new one from the system's random source; return its id."""
+        """Add a key that every member opens, by default a random one; return its id."""
         key = os.urandom(KEY_BYTES) if key is None else key
         await self._change(self._chain.install(key))
         return key_id(key).hex()
@@ -155,7 +161,10 @@ class KeyManager:
         await self._change(changed)
 
     async def remove(self, name: str, *, force: bool = False) -> None:
-        """Make every member refuse a key. Removed keys cannot be restored."""
+        """Retire a key at every member: it then opens only JoinReqs.
+
+        It cannot be installed again while the keyring records it.
+        """
         await self._change(await self.without(name, force=force))
 
     async def without(self, name: str, *, force: bool = False) -> Keyring:
@@ -168,8 +177,8 @@ class KeyManager:
     async def _change(self, changed: Keyring) -> None:
         if changed.clock > self._group.latest_clock + TICKS_PER_MS * _CLOCKS_DIFFER_MS:
             raise KeyringError(
-                "the clock of the keyring is ahead of the time of day, so members would refuse this change: only a new "
-                "era, with all keys replaced, helps"
+                "the clock of the keyring is ahead of the time of day, so members would refuse this change: begin a new"
+                " era, which replaces all keys"
             )
         await self._group.change_keyring(changed)
 
@@ -204,7 +213,7 @@ class KeyManager:
 
 
 def _states(summary: bytes) -> dict[bytes, int]:
-    """Return the state of each key in a keyring's summary. An invalid entry matches no key here."""
+    """Return the state of each key in a member's summary of its keyring, by the key's id."""
     size = KEY_ID_BYTES + 1
     entries = (summary[at : at + size] for at in range(DIGEST_BYTES, len(summary) - KEY_ID_BYTES, size))
     return {each[:KEY_ID_BYTES]: each[KEY_ID_BYTES] for each in entries}

@@ -1,8 +1,9 @@
-"""The rows of the base tables, from decoded entries: whole Arrow columns, without Spark.
+"""The conversion of decoded entries to rows of the base tables, by operations on whole Arrow columns.
 
     entries (`pipeline.schemas.ENTRIES`) ──▶ base_rows ──▶ {table: rows with the columns of `pipeline.schemas.HISTORY`}
 
-The same function runs inside Spark's tasks for batches of any size, so a single set of rules converts entries to rows.
+This module does not use Spark. Spark's tasks and all other callers use `base_rows` for batches of any size, so a single
+set of rules converts entries to rows.
 
 Tables name destinations by pseudonyms: `d-` and 12 hexadecimal digits of SHA-256 over a secret salt and the
 destination's b32 address. Without the salt, pseudonyms would hide nothing, because addresses are public: anyone with a

@@ -1,4 +1,4 @@
-"""Each kind of refused connection over real TLS on loopback: counted, and reported to the operators of both sides."""
+"""Refused connections over TLS on loopback, and single refusals: counts, events and alarms for both operators."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -239,7 +239,7 @@ async def test_alarms_end_when_refused_side_is_accepted(tmp_path: Path) -> None:
         await found.until(lambda: found.alice.alarm(REFUSED_BY_PEERS.kind))
         shown[0] = CREDENTIALS
         await found.until(lambda: not found.alice.alarms.active())
-        # The refusing side's alarm also ends: a node that receives new keys a moment later is not an attacker.
+        # The refusing side's alarm ends, too: a node that then proves the right password is not an attacker.
         await found.until(lambda: not found.bob.alarms.active())
 
 

@@ -1,6 +1,6 @@
-"""docs/reference/pipeline-tables.md lists exactly the columns of all tables with their types.
+"""docs/reference/pipeline-tables.md lists exactly the columns of each table with their types.
 
-It lists the `current_` tables without the types of their columns.
+Of the `current_` tables, it lists the names, and the columns of `current_farm` without types.
 """
 
 import re

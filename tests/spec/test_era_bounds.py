@@ -110,7 +110,7 @@ async def test_keyring_clock_ahead_of_time_of_day_refuses_changes() -> None:
 
     ring = Keyring.of(b"1" * 32, (), (), ClockBound(BASE_MS).at(0) + 2**30)
     group: Any = SimpleNamespace(keyring=ring, latest_clock=ClockBound(BASE_MS).at(0), change_keyring=change_keyring)
-    with pytest.raises(KeyringError, match="only a new era"):
+    with pytest.raises(KeyringError, match="begin a new era, which replaces all keys"):
         await KeyManager(group).install()
     assert changes == []
 
@@ -118,7 +118,7 @@ async def test_keyring_clock_ahead_of_time_of_day_refuses_changes() -> None:
 def test_keyring_at_clock_limit_refuses_changes() -> None:
     ring = Keyring.of(b"1" * 32, (b"2" * 32,), (), CLOCK_LIMIT - 1)
     for change, key in ((ring.install, b"3" * 32), (ring.use, b"2" * 32), (ring.remove, b"2" * 32)):
-        with pytest.raises(KeyringError, match="only a new era"):
+        with pytest.raises(KeyringError, match="begin a new era, which replaces all keys"):
             change(key)
 
 

@@ -329,9 +329,9 @@ class GossipKeyAdmin(KeyAdmin):
             raise Refused(
                 409,
                 "not-everywhere",
-                f"{', '.join(self._names(error.behind))} did not confirm that key {error.name} is {error.step} and"
-                " stored, and would lose the connection: wait until `garlicfarm keys list` shows that all members agree"
-                " and have stored the key; make the members that do not answer leave; or use --force",
+                f"{', '.join(self._names(error.behind))} did not confirm that key {error.name} is {error.step}, or did"
+                " not store this change, and would lose the connection: wait until `garlicfarm keys list` shows that"
+                " all members agree and have stored the key; make the members that do not answer leave; or use --force",
             ) from error
         except KeyringError as error:
             raise Refused(409, "key-refused", str(error)) from error
