@@ -50,9 +50,9 @@ class NotEverywhereError(KeyringError):
     def __init__(self, name: str, step: str, behind: tuple[NodeId, ...]) -> None:
         named = ", ".join(node_id.hex() for node_id in behind[:8])
         super().__init__(
-            f"key {name} is not {step} at all members: the change is not confirmed, or not stored, at {len(behind)} of"
-            f" them ({named}), which would lose the connection: wait for them (their disks may need repair), make them"
-            " leave, or use force"
+            f"not all members have confirmed that key {name} is {step}, and stored this change. The others (in total"
+            f" {len(behind)}: {named}) would lose the connection: wait for them (their disks may need repair), make"
+            " them leave, or use force"
         )
         self.name = name
         self.step = step
