@@ -31,9 +31,7 @@ def test_spark_discovers_both_sources_by_name() -> None:
     ("package", "module"),
     [(pyspark_garlicfarm, "pipeline.source.farm"), (pyspark_garlicfarm_events, "pipeline.source.events")],
 )
-def test_package_without_extra_imports_without_source(
-    monkeypatch: pytest.MonkeyPatch, package: object, module: str
-) -> None:
+def test_package_is_importable_without_the_extra(monkeypatch: pytest.MonkeyPatch, package: object, module: str) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     name = vars(package)["__name__"]
     monkeypatch.delitem(sys.modules, name)
