@@ -113,7 +113,8 @@ async def test_member_relaying_challenge_is_refused(tmp_path: Path) -> None:
         assert "an attacker may relay the connection" in str(failure)
         assert middle.passed >= 4, "challenge and response were relayed"
         assert host.faults == {Fault.UNPROVEN}
-        assert "a claim to be server 1 with a proof that is not valid for this connection" in host.incidents[0].text
+        text = "a peer that claims to be server 1 sent a proof that is not valid for this connection"
+        assert text in host.incidents[0].text
         assert was_never_alice(host)
 
 

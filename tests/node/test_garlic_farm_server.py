@@ -373,7 +373,7 @@ async def test_server_at_address_of_another_is_refused(stage: Stage) -> None:
     refused = await expect_fault(stage.dialer(ALICE), stage.resolve(BOB), BOB)
     assert refused.fault is Fault.WRONG_SERVER
     assert "another server than server 2 listens at the address that server 2 announced" in str(refused)
-    assert "calls server 2, and this is server 3" in host.incidents[0].text
+    assert "called server 2, but this is server 3" in host.incidents[0].text
 
 
 async def test_mutated_requests_end_in_replies_or_counted_fault(stage: Stage, autojump_clock: MockClock) -> None:

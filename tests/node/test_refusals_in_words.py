@@ -131,7 +131,7 @@ async def scene(
             Fault.UNPROVEN,
             Fault.UNPROVEN,
             "the server does not accept this node's proof of its identity",
-            "a claim to be server 1 without a proof",
+            "a peer that claims to be server 1 did not prove its identity",
             "find the program between",
             "a program has this farm's key file without an identity of the farm",
             id="claim without proof",

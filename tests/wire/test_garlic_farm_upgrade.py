@@ -574,7 +574,7 @@ def test_claimed_id_without_proof_is_refused(claimed: int) -> None:
     farm = Farm()
     verdict = refusal_of(farm, handshake(farm, caller(identity=Identity("cluster-a", claimed), peers=None))[0])
     assert verdict.fault is Fault.UNPROVEN
-    assert f"a claim to be server {claimed} without a proof" in verdict.text
+    assert f"a peer that claims to be server {claimed} did not prove its identity" in verdict.text
 
 
 @pytest.mark.parametrize("claimed", [1, 2, 77])

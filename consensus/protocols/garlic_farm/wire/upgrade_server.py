@@ -2,10 +2,10 @@
 
     receive(bytes) ─▶ None (the head is incomplete) │ RefusedUpgrade (send, close) │ Upgraded (send, continue)
 
-A peer without the password does not get information. Every path except the cluster's gets the same 404, and the 401
-does not name the program. The checks begin with HTTP syntax, method and path, password, and freshness of the nonce.
-Then follow HTTP version, upgrade headers, cluster id, identity, and absence of a body. A refusal carries the sentence
-for the operator, which is never sent.
+The responses to a peer without the password do not describe this server. The reply to every path except the cluster's
+is the same 404, and the 401 does not name the program. The checks begin with HTTP syntax, method and path, password,
+and freshness of the nonce. Then follow HTTP version, upgrade headers, cluster id, identity, and absence of a body. The
+text of a refusal is only for the operator of this server; it is not sent.
 
 The password only permits a connection. A peer that claims a Raft id proves it by its identity's signature, and the
 directory maps identities to ids. The signature and the directory's entry are checked here, before a Raft message is
@@ -50,7 +50,7 @@ _OFFERED = (Algorithm.MD5, Algorithm.SHA_256)
 
 
 class RefusedUpgrade(Struct, frozen=True):
-    """Send `response` and close. `fault` and `text` are for the counters and the operator."""
+    """A refusal: send `response` and close. `fault` and `text` are for the counters and the operator."""
 
     response: bytes
     fault: Fault | None
@@ -58,7 +58,7 @@ class RefusedUpgrade(Struct, frozen=True):
 
 
 class Upgraded(Struct, frozen=True):
-    """Send `response`; from here on the stream is Raft's, beginning with `trailing`."""
+    """An accepted handshake: send `response`. All bytes after the request are Raft's, beginning with `trailing`."""
 
     response: bytes
     trailing: bytes
@@ -85,7 +85,7 @@ class Authenticator:
         peers: PeerDirectory,
         introduced: Callable[[Identity], Identity] = lambda identity: identity,
     ) -> None:
-        """Make an authenticator; `introduced` adds data to the identity that it sends."""
+        """Make an authenticator; `introduced` adds introductions to this server's identity in the response."""
         self.peers = peers
         self.path = path_of(cluster)
         self.identity = identity
@@ -110,16 +110,16 @@ class Authenticator:
         return proven and right_place and password is not None
 
     def spend(self, authorization: Authorization, now_ms: int) -> bool:
-        """Return True if the answer is fresh; the same answer is fresh only once."""
+        """Return True, once, if the nonce is current and its count is higher than all earlier counts."""
         return self._nonces.use(authorization.nonce, authorization.nonce_count, now_ms)
 
     def was_sent_before(self, authorization: Authorization, now_ms: int) -> bool:
-        """Return True if a stale answer is a replay; False if its nonce has expired, or another process issued it."""
+        """Return True if refused credentials are a replay; False if the nonce expired, or another process issued it."""
         return self._nonces.is_current(authorization.nonce, now_ms)
 
 
 class UpgradeServer:
-    """One handshake; the proof of the client must be for `channel`, this server's certificate or I2P name."""
+    """One handshake. The client's proof must be for `channel`: this server's certificate or I2P name."""
 
     def __init__(self, authenticator: Authenticator, channel: str) -> None:
         self._authenticator = authenticator
@@ -192,30 +192,29 @@ class UpgradeServer:
     def _proven(
         self, headers: Headers, authorization: Authorization, own_identity: Identity, peer: Identity
     ) -> ProvenPeer | Refusal | None:
-        """Return the proven peer, or its refusal; None for a peer without a proof and without a claim."""
+        """Return the proven peer, or its refusal; None for a peer that neither proves nor claims an identity."""
         proof, called = headers.proof(), headers.called()
-        claimed = "a peer that claims no id" if peer.server_id is None else f"a claim to be server {peer.server_id}"
+        own_id, claimed_id = own_identity.server_id, peer.server_id
+        sender = "a peer without an id" if claimed_id is None else f"a peer that claims to be server {claimed_id}"
         if proof is None:
-            if peer.server_id is None:
+            if claimed_id is None:
                 return None
             return Refusal(
                 Fault.UNPROVEN,
-                f"{claimed} without a proof: its sender knows the farm's password but does not prove an identity",
+                f"{sender} did not prove its identity: it proved only the farm's password",
             )
         signed = self._exchange(headers, authorization).signed_by(peer, called, ProofDirection.REQUEST, proof.role)
         if not proof.holds(signed):
             return Refusal(
                 Fault.UNPROVEN,
-                f"{claimed} with a proof that is not valid for this connection: it was made for another server, or an"
-                " attacker has changed or relayed it",
+                f"{sender} sent a proof that is not valid for this connection: the proof was made for another server,"
+                " or an attacker has changed or relayed it",
             )
-        if called is not None and called != own_identity.server_id:
-            if own_identity.server_id is None:
-                return Refusal(Fault.BUSY, f"{claimed} calls server {called}, and this server does not have an id yet")
-            return Refusal(
-                Fault.WRONG_SERVER, f"{claimed} calls server {called}, and this is server {own_identity.server_id}"
-            )
-        proven = ProvenPeer(proof.role, proof.public_key, peer.server_id, headers.admissions())
+        if called is not None and called != own_id:
+            if own_id is None:
+                return Refusal(Fault.BUSY, f"{sender} called server {called}, but this server does not have an id yet")
+            return Refusal(Fault.WRONG_SERVER, f"{sender} called server {called}, but this is server {own_id}")
+        proven = ProvenPeer(proof.role, proof.public_key, claimed_id, headers.admissions())
         return self._authenticator.peers.judge(proven) or proven
 
     def _exchange(self, headers: Headers, authorization: Authorization) -> HandshakeExchange:
@@ -258,7 +257,7 @@ class UpgradeServer:
 
 
 def _explained(method: str, requested: str, own: str) -> tuple[Fault, str]:
-    """Return the fault and the reason for a request that is not our handshake. The peer gets the usual 404."""
+    """Return the fault and the reason for a request that is not our handshake. The peer receives only a 404."""
     if requested == own:
         return Fault.WRONG_METHOD, f"requested with the method {method[:32]!r}, but a handshake begins with {_METHOD}"
     found, expected = _HANDSHAKE.fullmatch(requested), _HANDSHAKE.fullmatch(own)
