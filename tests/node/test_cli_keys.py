@@ -139,7 +139,7 @@ def test_refused_removal_does_not_prompt(farm: FakeKeys, keys: Callable[..., Res
 
 
 def test_removal_at_earlier_version_waits_for_the_prompt(tmp_path: Path) -> None:
-    """An earlier version does not have the path of the check."""
+    """A node of an earlier version does not have the route that checks a removal, so the command prompts first."""
     farm = FakeKeys()
     old, handlers = primary_of(farm), {**handlers_of(farm)}
     del handlers[KEYS_REMOVE_CHECK]

@@ -2,11 +2,13 @@
 
 The state does not depend on a local clock, a random source or the network.
 
-*`reported_ms`* is the log time of a report. Log time alone is too coarse, since it advances only once in a reporting
-period. A report made just before a clock entry would be stale one period too early. Within that period the report's
-`date` decides, corrected by `lag_ms`: the lag of the sender's clock compared with log time. `lag_ms` starts at zero,
-and each report changes it as little as possible. With the uncorrected date, all reports of a server with a slow clock
-would be stale too early.
+*`reported_ms`* is the log time of a report: the report's `date` plus `lag_ms`. The log time of the report's entry would
+be too coarse, since log time advances only once in a reporting period. A report made just before a clock entry would be
+stale one period too early.
+
+*`lag_ms`* is the lag of the sender's clock compared with log time. It starts at zero. Each report changes it as little
+as possible, so that `reported_ms` is within one period after the log time of the entry. Without this correction, all
+reports of a server with a slow clock would be stale too early.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +37,10 @@ another server. A server may have more masters while there is room."""
 LEAVES_PER_SERVER_MAX = 64
 PERIOD_MIN_MS, PERIOD_MAX_MS = 500, 600_000
 AUTHORS_MARK = "~"
-"""Prefix of the farm's own authors in the table of sessions; a request that a client names never begins with it."""
+"""Prefix of the client names of the farm's authors in the table of sessions.
+
+The farm ignores a request id if the client chose a name with this prefix.
+"""
 SESSION_LIMITS = SessionLimits(
     sessions_max=1024, window=16, result_bytes_max=16, expiry_ms=3_600_000, reserved_prefix=AUTHORS_MARK
 )
@@ -52,9 +57,10 @@ LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000
 
 
 class FarmTuning(Struct, frozen=True):
-    """The constants of decisions, which all servers of a farm must share, and the reporting period.
+    """The reporting period, and constants of the farm's decisions, which must be equal on all servers.
 
-    `period_ms` is the reporting period; clock entries carry the leader's. A report is stale after 1.5 periods.
+    `period_ms` is the reporting period. Clock entries contain the leader's period, which then applies to all servers. A
+    report is stale after 1.5 periods.
     """
 
     period_ms: int = 30_000
@@ -71,7 +77,10 @@ class FarmTuning(Struct, frozen=True):
 
 
 class ServerState(Struct, frozen=True):
-    """One server's latest report, made at `reported_ms` of log time; `clock_off` if its date contradicts log time."""
+    """The latest report of one server.
+
+    `reported_ms` and `lag_ms`: see the module. `clock_off`: the report's date differs too much from log time.
+    """
 
     report: Report
     reported_ms: int = field(name="heard_ms")
@@ -80,7 +89,7 @@ class ServerState(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True):
-    """The publisher, and the number of consecutive clock entries with a best candidate ahead by the margin."""
+    """The publisher, and the number of consecutive clock entries with another server ahead of it by the margin."""
 
     server_id: int | None = None
     beaten: int = 0
@@ -96,7 +105,7 @@ class Leaf(Struct, frozen=True):
 class MasterState(Struct, frozen=True):
     """One master destination: its publisher, the leaves that it lists, the last accepted publication.
 
-    `since_ms` is the log time of its first report. `forced`: an operator wants it published again.
+    `since_ms` is the log time of its first report. `forced`: an operator requested another publication.
     """
 
     since_ms: int = 0
@@ -140,7 +149,7 @@ class FarmState(Struct, frozen=True):
     """The leader that signed the admission of each Raft id, from `BOUNDS_LEVEL` on."""
 
     def after(self, index: int, term: int) -> "FarmState":
-        """Return this state after one more entry, without `replace`, which is slower."""
+        """Return this state with the position of one more entry; `replace` would be slower."""
         return FarmState(self.log_time_ms, index, term, *_behind_the_position(self))
 
     def stale(self, server: ServerState, tuning: FarmTuning) -> bool:
@@ -184,10 +193,10 @@ class FarmState(Struct, frozen=True):
 
 
 def places_in(value: Struct) -> Iterator[tuple[str, object]]:
-    """Yield each value within a Struct, nested ones included, with its place: tables, and other values.
+    """Yield the place and value of each field of a Struct, and of the content of its nested Structs and tables.
 
-    A place is `FarmState.removed` for a field, with `.key`, `.value` or `.item` for the content of a mapping or a
-    tuple.
+    The place of a field is, for example, `FarmState.removed`. The content of a mapping or tuple has this place with
+    `.key`, `.value` or `.item` at the end.
     """
     for name, each in structs.asdict(value).items():
         yield from _places_in_field(f"{type(value).__name__}.{name}", each)

@@ -1,13 +1,14 @@
 """Connections between servers, made from the settings: certificate, transport, users, handshake.
 
-    settings ──▶ TlsConnector (pins, or an authority)  ──▶ dialer(identity, role) ──▶ links, client, introductions
-            └──▶ I2pConnector (proxy)                  ──▶ listen: TLS, or plain on loopback for the router's tunnel
+    settings ──▶ load_transport ──▶ TlsConnector (pins, or an authority) and certificate, or I2pConnector (proxy)
+                                      ├──▶ dialer(identity, role): outgoing connections of links, client, introductions
+                                      └──▶ listen: incoming connections, TLS; with I2P, plain from the router's tunnel
 
-In every handshake, `farm_peers` signs for this node's identity, and checks the other side's identity. A connection for
-introductions does not name a server: introductions are signed themselves, and are possible before the farm exists.
+In every handshake, `farm_peers` signs for this node's identity, and checks the other side's identity. On a connection
+for introductions, this node does not claim a Raft id, and accepts any server: each introduction has its own signature.
+So nodes can exchange introductions before the farm exists.
 
 `load_transport` reads the settings and their files first. It reports unusable files before this node sends anything.
-`Connecting` is made after the keys and the gateway.
 """
 
 import os
@@ -58,11 +59,15 @@ from consensus.protocols.garlic_farm import (
 from gossip import Address
 
 PROVEN_ENTRY_US, OPAQUE_ENTRY_US = 500, 20
-"""Processor time for an entry with a proof and for another entry, in microseconds: twice the measured time."""
+"""Processor time of an entry with a proof, and of an entry without one, in microseconds: twice the measured times."""
 
 
 class HandshakeWords(Struct, frozen=True):
-    """Functions for introductions in handshakes: `introduced` returns this node's, `met` receives the other side's."""
+    """Functions for introductions in handshakes.
+
+    `introduced` returns the given identity of this node with the introductions to send. `met` receives the identity of
+    the other side, with its introductions.
+    """
 
     introduced: Callable[[Identity], Identity] = lambda identity: identity
     met: Callable[[Identity], None] = lambda _: None
@@ -111,9 +116,8 @@ def load_transport(settings: NodeConfiguration) -> Transport:
 async def bound_port(bind: Address) -> AsyncIterator[Sequence[trio.SocketListener]]:
     """Bind the Raft port before this node sends anything; raise NodeStopped if the address is unavailable.
 
-    Raise AddressNotHereError if this machine does not have the address.
-
-    A node that cannot listen must stop before gossip counts its start. Otherwise other members would see it die.
+    Raise AddressNotHereError if this machine does not have the address. A node that cannot listen must stop before
+    gossip counts its start. Otherwise other members would detect a failure of this node.
     """
     try:
         listeners = await trio.open_tcp_listeners(bind.port, host=bind.host)
@@ -186,11 +190,11 @@ class Connecting:
                 nursery.start_soon(watch_certificate, transport.certificate, alarms)
 
     def introducer(self) -> Dialer:
-        """Return a dialer for introductions only, whose connections do not name a server."""
+        """Return a dialer for introductions only: this node does not claim a Raft id."""
         return self.dialer(lambda: Identity(self._identity().cluster_id), ConnectionRole.CLIENT)
 
     def client(self, cluster_id: str) -> Dialer:
-        """Return a dialer that calls servers of that cluster as a client."""
+        """Return a dialer that connects to servers of that cluster as a client."""
         return self.dialer(lambda: Identity(cluster_id), ConnectionRole.CLIENT)
 
     def dialer(self, identity: Callable[[], Identity], role: ConnectionRole) -> Dialer:
@@ -214,7 +218,7 @@ class Connecting:
         return int(await nursery.start(server.listen, bind.host, bind.port, certificate, bound))
 
     def end_connections(self) -> None:
-        """End all incoming connections, so that every peer has to prove the present credentials."""
+        """End all incoming connections, so that every peer must prove the current credentials."""
         self._server.places.end_established()
 
     def end_refused(self, refused: Callable[[ProvenPeer], bool]) -> None:

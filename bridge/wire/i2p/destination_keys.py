@@ -9,8 +9,9 @@ its own transient key, which the master signed for some days (30 by default). A 
 only until it expires. A farm without an offline machine may put the master key file on its nodes: they accept it as a
 signing key.
 
-i2pd opens a session only if the master itself has signed its configuration (`bridge.wire.i2p.i2cp_session`). So the
-master signs a session configuration together with the transient key. Files of older versions do not contain it.
+i2pd opens a session only if the master key has signed the session's configuration (`bridge.wire.i2p.i2cp_session`). So
+the master key signs a session configuration when it signs a transient key. Key files of older versions do not contain a
+session configuration.
 
 The keys of a demonstration carry a mark. Every structure signed with them repeats the mark as an option, so that no
 node hands the structure to a router of the real network.
@@ -70,7 +71,7 @@ class MasterKey(Struct, frozen=True):
         return f"MasterKey({self.destination.address}, demo={self.demo})"
 
     def sign_transient(self, now_s: int, life_s: int = TRANSIENT_LIFE_S) -> "SigningKey":
-        """Make a transient key for one node and sign it; for the machine with the master key."""
+        """Make a transient key for one node, and sign it and a session configuration with the master key."""
         expires_s = now_s + life_s
         if life_s <= 0 or not 0 <= expires_s < 1 << 32:
             raise DestinationKeyError(f"a transient key cannot end at second {expires_s}, {life_s} s from now")
@@ -176,7 +177,10 @@ def parse_master_key(text: str) -> MasterKey:
 
 
 def parse_signing_key(text: str) -> SigningKey:
-    """Read a signing key file, or use a master key file as one. Verify the master's signature of a transient key."""
+    """Return the signing key from the text of a signing key file or of a master key file.
+
+    Verify the master's signature of a transient key.
+    """
     try:
         file = _parse(text)
         if file.kind == "master":

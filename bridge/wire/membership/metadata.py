@@ -4,20 +4,19 @@
      admissions, endorsement]
     notice        null | [0, founders] a proposal | [1, founders, clock, nonce] a promise
                       | [2, packed promises of all founders] a founding (30 bytes each: NodeId, clock, nonce)
-    admissions    NodeId and Raft id (four bytes, big-endian) of admitted servers before their start, 12 bytes
-                  each, in one byte string; sent by the leader
-    endorsement   the cluster id of the founding that the node endorses, after it has seen all promises
+    admissions    from the leader: the admitted servers that have not started yet, as one byte string. Each has 12
+                  bytes: NodeId, Raft id (four bytes, big-endian)
+    endorsement   the cluster id of the founding that the node endorses, after it has received all promises
 
-The receiver derives a founding's cluster id and log time from the promises, so they cannot contradict each other. The
-description is an array, because keys would take a fifth of the 512 bytes. The tenth and eleventh elements may be
+The receiver derives a founding's cluster id and log time from the promises, so a founding cannot contradict its
+promises. The description is an array, because keys would take a fifth of the 512 bytes. The last two elements may be
 missing. Elements after the eleventh are ignored, so that a later version can add some. A version without support for
 `endorsement` ignores it and never sends it. A description has at most four admissions; with nine founders and the
 longest names, the bytes have room for two. The leader sends further admissions when the first admitted servers have
 started (`fitting_admissions`).
 
-The bytes come from a member (only the farm's key opens the datagram, and the node signed them), which may be broken or
-hostile. So the CBOR is checked before it is decoded, every field is typed and bounded, and `MetadataError` is the only
-error.
+The sender is a member: it has the farm's key, and it signed the bytes. But a member may be faulty or hostile. So the
+CBOR is checked before it is decoded, every field is typed and bounded, and `MetadataError` is the only error.
 """
 
 from functools import lru_cache
@@ -52,7 +51,8 @@ _ADMISSION_BYTES: Final = NODE_ID_BYTES + _RAFT_ID_BYTES
 _RAFT_ID_LIMIT: Final = 2**31
 _PORT_LIMIT: Final = 65_535
 _ELEMENTS_MIN: Final = 9
-"""Empty elements after the ninth are left out. The bytes then equal the bytes of older versions."""
+"""Number of elements that are always sent. After these, empty elements at the end are omitted, so that a description
+without later elements has the bytes of older versions."""
 _BYTES: Final = (bytes,)
 """Types that `convert` must not decode from text: otherwise it would accept base64 in place of bytes."""
 
