@@ -30,7 +30,7 @@ from bridge.core.log.records import Clock, LeafStatus, Level, MetaStatus, Publis
 from bridge.core.state.farm_state import SERVERS_MAX, SESSION_LIMITS
 from bridge.node.events.event_log import EventLog
 from bridge.node.raft.applied_state import AppliedState
-from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import new_master_key
 from consensus import (
     GARLIC_FARM,
     Configuration,
@@ -44,6 +44,7 @@ from consensus import (
 from consensus.net import MemoryNetwork
 from consensus.storage import Recovery
 from tests.authored import CLUSTER_ID, node_id, signed
+from tests.destinations import new_demo_leaf
 
 ENTRIES: Final = 1_000_000
 ENTRY_BYTES: Final = 256

@@ -4,8 +4,9 @@ import socket
 from pathlib import Path
 
 from bridge.node.security.key_files import save_farm_key, save_signing_key
-from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
+from tests.destinations import new_demo_leaf
 from tests.end_to_end.farm import Farm, Node
 from tests.end_to_end.settings import LOOPBACK, free_port
 from tests.i2p_proxy import b32_name

@@ -7,8 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from bridge.node.security.key_files import save_farm_key, save_master_key, save_signing_key
-from bridge.wire.i2p.destination_keys import MasterKey, new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import MasterKey, new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
+from tests.destinations import new_demo_leaf
 from tests.end_to_end.farm import Farm, Node
 from tests.processes import free_ports
 

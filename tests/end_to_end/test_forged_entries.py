@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from bridge.api.alarms import ENTRIES_WITHOUT_EFFECT
 from bridge.api.log import EntryKind
 from bridge.node.security.key_files import load_farm_key
-from bridge.wire.i2p.destination_keys import new_demo_leaf
 from bridge.wire.log.proof import sign_entry
 from consensus.core.model import Entry
 from consensus.net.tls import load_or_create_certificate
@@ -30,6 +29,7 @@ from consensus.protocols.garlic_farm.wire.messages import ClientRequest
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
 from gossip.node.state_files import load_identity
+from tests.destinations import new_demo_leaf
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call
 from tests.end_to_end.settings import addresses
 

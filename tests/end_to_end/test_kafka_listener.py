@@ -11,9 +11,9 @@ from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Exclusion
 from bridge.node.security.key_files import save_farm_key
-from bridge.wire.i2p.destination_keys import new_demo_leaf
 from bridge.wire.keys.farm_key import new_farm_key
 from bridge.wire.log.entries import encode
+from tests.destinations import new_demo_leaf
 from tests.end_to_end.farm import START_BOUND_S, Farm, call
 from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
 from tests.node.test_cli_terminals import NO_KEY, UNSTYLED, on_a_terminal

@@ -15,9 +15,10 @@ import pytest
 import trio
 
 from bridge.node.security.key_files import save_farm_key, save_signing_key, write_private_file
-from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.meta_lease_set import decode, verify
 from bridge.wire.keys.farm_key import new_farm_key
+from tests.destinations import new_demo_leaf
 from tests.end_to_end.farm import Node, wait_until
 from tests.end_to_end.settings import free_port
 from tests.node import fake_i2cp_router

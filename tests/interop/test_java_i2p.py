@@ -16,7 +16,7 @@ from bridge.node.router.i2cp_publishing import I2cpAccess
 from bridge.node.router.i2cp_router import I2cpRouter, I2cpRouterAccess
 from bridge.node.router.link import Credentials, Link, Software
 from bridge.node.router.router import RouterError
-from bridge.wire.i2p.destination_keys import SigningKey, new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import SigningKey, new_master_key
 from bridge.wire.i2p.i2cp import FrameReader, decode
 from bridge.wire.i2p.i2cp_messages import (
     Disconnect,
@@ -27,6 +27,7 @@ from bridge.wire.i2p.i2cp_messages import (
     Unhandled,
 )
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode
+from tests.destinations import new_demo_leaf
 from tests.interop import java_i2p
 from tests.interop.i2cp_streams import SESSION, expected_output, keys, master, stream
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from bridge.node.security.key_files import save_farm_key, save_signing_key
-from bridge.wire.i2p.destination_keys import MasterKey, new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import MasterKey, new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
+from tests.destinations import new_demo_leaf
 from tests.end_to_end.farm import Node, wait_until
 from tests.end_to_end.settings import free_port
 from tests.interop import java_i2p

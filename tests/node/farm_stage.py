@@ -31,7 +31,7 @@ from bridge.node.tasks.directory import Directory
 from bridge.node.tasks.known_structures import KnownStructures
 from bridge.node.tasks.published_store import PublishedStore
 from bridge.node.tasks.task_context import TaskContext
-from bridge.wire.i2p.destination_keys import MasterKey, new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import MasterKey, new_master_key
 from bridge.wire.i2p.structures import Destination
 from bridge.wire.log.entries import decode
 from consensus.core.effects import Outcome, ProposalResolved, Role, RoleChanged
@@ -42,6 +42,7 @@ from consensus.server.event_loop import now_ms
 from consensus.server.server import ConsensusServer
 from consensus.server.storage_reads import SnapshotChunk
 from tests.authored import CLUSTER_ID, key_of, node_id, signed
+from tests.destinations import new_demo_leaf
 
 NOW_S = 1_767_225_600
 NOW_MS = NOW_S * 1000

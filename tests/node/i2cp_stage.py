@@ -16,8 +16,9 @@ from bridge.node.router.i2cp_publishing import I2cpAccess
 from bridge.node.router.i2cp_router import I2cpRouter, I2cpRouterAccess
 from bridge.node.router.link import ControlAccess, Credentials, Software
 from bridge.node.router.router import ServedLeaf
-from bridge.wire.i2p.destination_keys import SigningKey, new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import SigningKey, new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode
+from tests.destinations import new_demo_leaf
 from tests.node.fake_i2cp_router import LINK, NOW_S, FakeRouter, clock_now_ms, connections_in_memory
 
 Patch = pytest.MonkeyPatch

@@ -17,7 +17,6 @@ from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.state.farm_state import Choice, Leaf, MasterState
 from bridge.node.security.signing_keys import PublishingKey
 from bridge.node.tasks.publishing import RETRY_FIRST_S, PublishingTask
-from bridge.wire.i2p.destination_keys import new_demo_leaf
 from bridge.wire.i2p.meta_lease_set import decode as decode_structure
 from bridge.wire.i2p.meta_lease_set import verify
 from bridge.wire.log.entries import decode
@@ -27,6 +26,7 @@ from consensus.core.model import ServerId
 from consensus.server.errors import NotLeaderError
 from consensus.server.event_loop import now_ms
 from tests.authored import CLUSTER_ID, key_of
+from tests.destinations import new_demo_leaf
 from tests.node.farm_stage import (
     LEAF,
     MASTER,

@@ -13,9 +13,10 @@ from bridge.core.log.records import PublishConfig
 from bridge.node.security.key_files import load_farm_key, save_farm_key, save_signing_key
 from bridge.node.settings.bundle import BundleError, bundle_text, parse_bundle, shared_settings, toml_text
 from bridge.node.settings.configuration import load_configuration
-from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
 from gossip.node.state_files import keep_keys
+from tests.destinations import new_demo_leaf
 from tests.effort import each_case
 
 BLOG, SHOP = new_master_key(), new_master_key()

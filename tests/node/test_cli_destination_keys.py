@@ -11,9 +11,10 @@ from click.testing import CliRunner, Result
 
 from bridge.cli.main import cli
 from bridge.node.security.key_files import load_master_key, load_signing_key, save_master_key
-from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode, verify
 from bridge.wire.keys.text import encode_key
+from tests.destinations import new_demo_leaf
 
 DAY_S = 86_400
 

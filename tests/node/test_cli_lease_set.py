@@ -9,9 +9,10 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from bridge.cli.main import cli
-from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, build, decode, encode, sign
 from bridge.wire.i2p.structures import destination_from_bytes
+from tests.destinations import new_demo_leaf
 
 PUBLISHED_S = int(time.time())
 

@@ -18,10 +18,10 @@ from bridge.node.settings.machine import Machine, Network
 from bridge.node.settings.masters import MasterSettings
 from bridge.node.settings.named_files import LOADERS
 from bridge.node.settings.router import FileRouterSettings
-from bridge.wire.i2p.destination_keys import new_demo_leaf
 from consensus.protocols.garlic_farm.wire.proxy import ProxyMode
 from gossip.core.member import Address
 from gossip.node.discovery import LanInterface
+from tests.destinations import new_demo_leaf
 from tests.effort import each_case
 
 LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")

@@ -48,12 +48,13 @@ from bridge.cli.main import cli
 from bridge.node.control.routes import Answer, Call, Handlers
 from bridge.node.offline.state_reading import read_directory
 from bridge.node.security.key_files import save_farm_key
-from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease
 from bridge.wire.i2p.meta_lease_set import encode as encode_structure
 from bridge.wire.keys.backup import encode_backup
 from bridge.wire.keys.farm_key import new_farm_key
 from gossip.core.keyring import key_id
+from tests.destinations import new_demo_leaf
 from tests.effort import each_case
 from tests.node.test_cli_commands import Node, served
 from tests.node.test_state_reading import node_directory

@@ -14,8 +14,9 @@ from bridge.node.security.key_files import save_signing_key
 from bridge.node.security.signing_keys import PublishingKey
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.masters import MasterError, MasterSettings, load_masters
-from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.meta_lease_set import decode as decode_structure
+from tests.destinations import new_demo_leaf
 from tests.effort import each_case
 from tests.node.farm_stage import LEAF, MASTER, NOW_S, OWN, Stage
 from tests.node.test_configuration import load, problems

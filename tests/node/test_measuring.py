@@ -9,7 +9,7 @@ from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import LeafStatus, Measurement, MetaStatus, PublishConfig, Report
 from bridge.node.router.router import MeasuredStatus
 from bridge.node.security.signing_keys import PublishingKey
-from bridge.wire.i2p.destination_keys import new_demo_leaf
+from tests.destinations import new_demo_leaf
 from tests.node.farm_stage import MASTER, NOW_MS, NOW_S, OTHER, Stage, clock_now_ms
 
 pytestmark = pytest.mark.usefixtures("machine_clock")

@@ -15,8 +15,9 @@ from trio.testing import MockClock
 from bridge.core.log.records import ConditionStatus, LeafFault
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.node.router.router import NO_ROUTER, FileRouter, Router, RouterError, ServedLeaf
-from bridge.wire.i2p.destination_keys import MasterKey, new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import MasterKey, new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, build, decode, encode, sign, verify
+from tests.destinations import new_demo_leaf
 
 NOW_S = 1_767_225_600
 LEAF = new_demo_leaf()

@@ -18,7 +18,8 @@ from bridge.node.router.router import ServedLeaf
 from bridge.node.security.key_files import save_signing_key, write_private_file
 from bridge.node.settings.router import ControlUrl, FileRouterSettings, I2cpRouterSettings
 from bridge.sam.loopback import LoopbackNetwork, serve_loopback_bridge
-from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import new_master_key
+from tests.destinations import new_demo_leaf
 from tests.node import fake_i2cp_router
 from tests.node.fake_i2cp_router import NOW_S, FakeRouter
 from tests.node.fake_i2pcontrol import FakeControl

@@ -8,7 +8,8 @@ from pathlib import Path
 from bridge.node.settings.bundle import toml_text
 from bridge.node.settings.configuration import SETTINGS, load_configuration
 from bridge.node.settings.declared import written
-from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import new_master_key
+from tests.destinations import new_demo_leaf
 from tests.effort import each_case
 
 LEAF, MASTER = new_demo_leaf(), new_master_key().destination

@@ -24,10 +24,11 @@ from bridge.core.publishing.publication import (
 )
 from bridge.core.state.farm_state import FarmTuning, Leaf
 from bridge.core.state.log_time import LogTime
-from bridge.wire.i2p.destination_keys import SigningKey, new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import SigningKey, new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLeaseSet, check_acceptable_to_java_router, decode
 from bridge.wire.i2p.structures import destination_from_base64
 from tests.authored import AuthoredFarm
+from tests.destinations import new_demo_leaf
 from tests.spec.farm_stories import leaf, report
 
 NOW_S = 1_767_225_600

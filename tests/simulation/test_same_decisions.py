@@ -43,10 +43,10 @@ from bridge.core.publishing.publication import Pace, plan_publication
 from bridge.core.state.farm_state import FarmTuning
 from bridge.core.state.kafka_clients import Produced
 from bridge.core.state.reqids import request_text
-from bridge.wire.i2p.destination_keys import new_demo_leaf
 from bridge.wire.log.entries import EntryReader, encode
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm, encode_farm
 from tests.authored import CLUSTER_ID, node_id, signed
+from tests.destinations import new_demo_leaf
 from tests.effort import few_of, over_seeds
 
 BASE_MS = 1_767_225_600_000

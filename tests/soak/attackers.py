@@ -28,7 +28,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 import gossip
 from bridge.api.log import EntryKind
 from bridge.node.security.key_files import load_farm_key
-from bridge.wire.i2p.destination_keys import new_demo_leaf
 from bridge.wire.keys.farm_key import FarmKey
 from bridge.wire.log.proof import sign_entry
 from consensus.core.model import Entry
@@ -45,6 +44,7 @@ from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
 from gossip.core.member import Address
 from gossip.node.settings import ConfigError
 from gossip.node.state_files import StateError, load_identity
+from tests.destinations import new_demo_leaf
 from tests.end_to_end.farm import Farm, Node
 from tests.end_to_end.settings import LOOPBACK, addresses
 from tests.processes import END_S

@@ -38,13 +38,14 @@ from bridge.core.log.records import (
     Report,
     Scope,
 )
-from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.log.entries import encode
 from bridge.wire.log.handover_entries import Handover, handover_entry
 from bridge.wire.membership.round_trips import ANSWER_LIMIT_BYTES, read_round_trips, write_round_trips
 from consensus import Configuration, Entry, NoOp, Server, encode_configuration
 from consensus import EntryKind as CoreEntryKind
 from consensus.core.entry_data import encode_no_op
+from tests.destinations import new_demo_leaf
 from tests.effort import each_case
 from tests.operator_views import farm_view
 from tests.spec.test_verdict import healthy

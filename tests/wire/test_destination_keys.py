@@ -14,7 +14,6 @@ from bridge.wire.i2p.destination_keys import (
     MasterKey,
     SigningKey,
     master_key_text,
-    new_demo_leaf,
     new_master_key,
     parse_master_key,
     parse_signing_key,
@@ -23,6 +22,7 @@ from bridge.wire.i2p.destination_keys import (
 from bridge.wire.i2p.meta_lease_set import LeaseSetError, MetaLease, decode, encode, verify
 from bridge.wire.i2p.structures import ed25519_destination
 from bridge.wire.keys.text import encode_key
+from tests.destinations import new_demo_leaf
 from tests.effort import each_case
 
 NOW_S = 1_767_225_600

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.wire.i2p.destination_keys import MasterKey, SigningKey, new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import MasterKey, SigningKey, new_master_key
 from bridge.wire.i2p.i2cp import FRAME_LIMIT_BYTES, Frame, FrameReader
 from bridge.wire.i2p.i2cp_messages import (
     NO_SESSION,
@@ -25,6 +25,7 @@ from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, decode_session
 from bridge.wire.i2p.meta_lease_set import MetaLease
 from bridge.wire.i2p.meta_lease_set import encode as encode_structure
 from bridge.wire.i2p.structures import I2pError
+from tests.destinations import new_demo_leaf
 from tests.effort import each_case
 from tests.wire.i2cp_router_half import Message, decode, encode, session_is_signed
 

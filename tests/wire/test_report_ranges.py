@@ -7,7 +7,7 @@ from msgspec.structs import fields, replace
 
 from bridge.core.log.figures import FIGURES, RouterStatus
 from bridge.core.log.records import LeafStatus, Measurement, MetaStatus, PublishConfig, Report
-from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.i2pcontrol import (
     BANDWIDTH_IN,
     BANDWIDTH_OUT,
@@ -21,6 +21,7 @@ from bridge.wire.i2p.i2pcontrol import (
 )
 from bridge.wire.log.entries import decode, encode
 from bridge.wire.log.reports import within_ranges
+from tests.destinations import new_demo_leaf
 from tests.effort import each_case
 
 HASH = "a" * 52

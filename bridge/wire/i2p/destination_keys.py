@@ -132,16 +132,8 @@ class SigningKey(Struct, frozen=True):
 def new_master_key(*, demo: bool = False) -> MasterKey:
     """Make a new destination at random."""
     private_key = Ed25519PrivateKey.generate()
-    return MasterKey(_destination_of(private_key), private_key, demo)
-
-
-def new_demo_leaf() -> Destination:
-    """Make a destination without keeping its private key, since a demonstration's leaf does not serve clients."""
-    return _destination_of(Ed25519PrivateKey.generate())
-
-
-def _destination_of(private_key: Ed25519PrivateKey) -> Destination:
-    return ed25519_destination(private_key.public_key().public_bytes_raw(), os.urandom(PADDING_SEED_BYTES))
+    destination = ed25519_destination(private_key.public_key().public_bytes_raw(), os.urandom(PADDING_SEED_BYTES))
+    return MasterKey(destination, private_key, demo)
 
 
 class _Offline(Struct, forbid_unknown_fields=True):

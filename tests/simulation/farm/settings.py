@@ -15,10 +15,11 @@ from unittest.mock import patch
 
 from bridge.node.raft import replica
 from bridge.node.security.key_files import save_farm_key, save_master_key, save_signing_key
-from bridge.wire.i2p.destination_keys import MasterKey, SigningKey, new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import MasterKey, SigningKey, new_master_key
 from bridge.wire.i2p.structures import Destination
 from bridge.wire.keys.farm_key import new_farm_key, parse_farm_key
 from consensus.server.options import ServerOptions
+from tests.destinations import new_demo_leaf
 from tests.simulation.farm.host import Host
 
 GOSSIP_PORT: Final = 7668

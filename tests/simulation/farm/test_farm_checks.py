@@ -8,8 +8,9 @@ import os
 from msgspec.structs import replace
 
 from bridge.core.log.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError
-from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode
+from tests.destinations import new_demo_leaf
 from tests.effort import each_case, over_seeds
 from tests.operator_views import farm_view
 from tests.simulation.farm.checks import (

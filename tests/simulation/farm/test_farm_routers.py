@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.i2cp import FrameReader
 from bridge.wire.i2p.i2cp_messages import (
     CreateLeaseSet2,
@@ -21,6 +21,7 @@ from bridge.wire.i2p.i2cp_messages import (
     Status,
 )
 from bridge.wire.i2p.meta_lease_set import MetaLease, decode, encode
+from tests.destinations import new_demo_leaf
 from tests.simulation.farm.routers import I2PD_FLOOD_S, JAVA_FLOOD_S, START_S, TUNNELS, Floodfills, Router
 from tests.simulation.farm.settings import Profile
 from tests.simulation.farm.world import World, simulate

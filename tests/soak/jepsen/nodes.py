@@ -19,9 +19,10 @@ from typing import Any, Final
 
 from bridge.node.security.control_socket import SOCKET_NAME
 from bridge.node.security.key_files import save_curve_key, save_farm_key, save_master_key, save_signing_key
-from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.keys.curve_key import CurveKey, new_curve_key, to_z85
 from bridge.wire.keys.farm_key import new_farm_key
+from tests.destinations import new_demo_leaf
 from tests.node.certificates import self_signed
 from tests.soak.jepsen.disk import FaultyDisk
 from tests.soak.jepsen.network import address, inside
