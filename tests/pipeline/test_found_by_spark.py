@@ -1,7 +1,7 @@
 """Discovery of the sources by Spark's naming convention, without a registration call.
 
 Spark imports every package named `pyspark_*`. Our two packages must be importable without the extra `pipeline`, because
-an error of an import would hide the sources of other packages.
+an ImportError would disable the sources of all other packages.
 """
 
 import importlib

@@ -5,8 +5,8 @@
                                       └──▶ listen: incoming connections, TLS; with I2P, plain from the router's tunnel
 
 In every handshake, `farm_peers` signs for this node's identity, and checks the other side's identity. On a connection
-for introductions, this node does not claim a Raft id, and accepts any server: each introduction has its own signature.
-So nodes can exchange introductions before the farm exists.
+for introductions, this node does not claim a Raft id and does not expect a certain Raft id of the server. Each
+introduction has its own signature, so nodes can exchange introductions before the farm exists.
 
 `load_transport` reads the settings and their files first. It reports unusable files before this node sends anything.
 """

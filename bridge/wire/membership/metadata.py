@@ -15,7 +15,7 @@ missing. Elements after the eleventh are ignored, so that a later version can ad
 longest names, the bytes have room for two. The leader sends further admissions when the first admitted servers have
 started (`fitting_admissions`).
 
-The sender is a member: it has the farm's key, and it signed the bytes. But a member may be faulty or hostile. So the
+The bytes come from a member: it has the farm's key, and it signed them. But a member may be faulty or hostile. So the
 CBOR is checked before it is decoded, every field is typed and bounded, and `MetadataError` is the only error.
 """
 
