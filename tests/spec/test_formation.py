@@ -575,7 +575,7 @@ def test_founder_adopts_withdrawn_set_after_its_founding() -> None:
         (FormationState(), (), "not made a promise"),
         (FormationState(founding=some_founding(A, B)), (), "the farm is created"),
         (state_with_promise(A, A, B), (founder(C, some_founding(C, D)),), "the farm is created"),
-        (state_with_promise(A, A, B), (promiser(B, A, B),), "under way"),
+        (state_with_promise(A, A, B), (promiser(B, A, B),), "writing a step"),
         (state_with_endorsement(A, A, B), (endorser(B, A, B), proposer(C)), "under way"),
         (
             FormationState(promise=promise(A, B), withdrawn=(promise(A, B),) * WITHDRAWALS_MAX),
@@ -590,6 +590,13 @@ def test_unsafe_withdrawal_refused(state: FormationState, members: tuple[FarmMem
     effects = act(core, WithdrawRequested())
     assert reason in only(effects, FormationRefused).text
     assert not has(effects, Persist)
+
+
+def test_withdrawal_while_writing_withdrawal_is_refused() -> None:
+    core = formation(A, 2, state_with_promise(A, A, B))
+    assert has(act(core, WithdrawRequested()), Persist)
+    refused = only(act(core, WithdrawRequested()), FormationRefused)
+    assert refused.text == "Withdrawal refused: formation is writing a step. Try again in a moment."
 
 
 def test_twice_expected_nodes_raise_alarm_not_promise() -> None:

@@ -53,6 +53,8 @@ from bridge.core.formation.messages import (
 
 __all__ = ["Formation", "FormationTuning"]
 
+_IS_WRITING = "formation is writing a step. Try again in a moment."
+
 
 class FormationTuning(Struct, frozen=True):
     """Times of formation: a proposal must be unanimous for `settle_ms`; a promise waits `patience_ms` without alarm."""
@@ -405,7 +407,9 @@ class Formation:
             refusal = "the farm is created, so a withdrawal is too late. To leave it, use `garlicfarm leave`."
         elif self._durable.promise is None and self._durable.endorsed is None:
             refusal = "this node has not made a promise yet."
-        elif self._pending is not None or self._is_about_to_exist():
+        elif self._pending is not None:
+            refusal = _IS_WRITING
+        elif self._is_about_to_exist():
             refusal = f"the founding is under way: all founders have promised. {self._until_it_exists()}"
         elif max(len(self._durable.withdrawn), len(self._durable.revoked)) >= WITHDRAWALS_MAX:
             refusal = f"this node has withdrawn {WITHDRAWALS_MAX} times; give it a new state directory instead."
@@ -436,7 +440,7 @@ class Formation:
     def _until_it_exists(self) -> str:
         """Return the remedy for a founding that all founders endorsed and that cannot be withdrawn: it may exist."""
         blocking, endorsed = self.unendorsed_by, self._durable.endorsed
-        if self._pending is not None or endorsed is None or not blocking:
+        if endorsed is None or not blocking:
             return "Check again in a moment."
         names = ", ".join(each.hex() for each in blocking)
         return (
@@ -453,7 +457,7 @@ class Formation:
         elif self._key_file_cluster not in {None, cluster_id}:
             refusal = "the farm key file of this node names another cluster, and the file decides."
         elif self._pending is not None:
-            refusal = "formation is writing a step. Try again in a moment."
+            refusal = _IS_WRITING
         elif cluster not in reported:
             refusal = f"no member reports cluster {cluster}; the members report {', '.join(reported[:4]) or 'none'}."
         if refusal is not None:
