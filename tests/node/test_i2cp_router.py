@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 
+from bridge.node.router.i2cp_connection import I2cpConnection
 from bridge.node.router.i2cp_publishing import MasterSession
 from bridge.node.router.link import Credentials
 from bridge.node.router.router import Router, RouterError
@@ -309,6 +310,16 @@ async def test_standby_without_usable_key_opens_no_session(monkeypatch: Patch, a
             await on.router.keep_ready(HASH, structure(OF_ANOTHER), urgent=False)
         assert on.fake.connections <= 1
         assert on.fake.sessions == []
+
+
+async def test_unconfirmed_structure_reports_whole_wait(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async def without_reply(*_: object, **__: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(I2cpConnection, "publish", without_reply)
+    async with stage(monkeypatch, autojump_clock) as on:
+        with pytest.raises(RouterError, match="within 50 s: it did not confirm the structure"):
+            await on.router.publish_meta_lease_set(HASH, structure())
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ class MasterSession:
         offer = _Offer(structure)
         if self._offer is not None:
             self._offer.settle("a later structure replaced it")
-        self._offer = offer
+        self._offer, began_s = offer, trio.current_time()
         self._wake.set()
         try:
             with trio.move_on_after(PUBLISH_TIMEOUT_S):
@@ -148,7 +148,9 @@ class MasterSession:
                 with trio.move_on_after(2 * ANSWER_TIMEOUT_S):
                     await offer.settled.wait()
             if not offer.settled.is_set():
-                offer.refusal = f"the router did not accept it within {PUBLISH_TIMEOUT_S:g} s: {self._trouble}"
+                trouble = "it did not confirm the structure" if offer.is_sent else self._trouble
+                waited_s = trio.current_time() - began_s
+                offer.refusal = f"the router did not accept it within {waited_s:.0f} s: {trouble}"
         finally:
             if self._offer is offer:
                 self._offer = None
