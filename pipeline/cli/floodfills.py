@@ -24,8 +24,8 @@ from pipeline.tables.names import read_names
 _PREFIX, _SUFFIX = "routerInfo-", ".dat"
 
 
-_YEARS = range(1000, 9999)
-"""The years of a `yyyyMMdd`, except the last year, because `--day` needs a day after it."""
+_YEARS = range(1001, 9999)
+"""The years of a `yyyyMMdd`, except the first and the last year: `--day` needs a day before it and a day after it."""
 
 
 def a_day(_: click.Context, __: click.Parameter, value: datetime | None) -> date | None:

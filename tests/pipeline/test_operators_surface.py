@@ -116,7 +116,7 @@ def test_nested_values_are_printed_as_json(output: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("day", ["0001-01-01", "9999-12-31"])
+@pytest.mark.parametrize("day", ["0001-01-01", "1000-01-01", "9999-12-31"])
 def test_day_at_end_of_calendar_is_rejected_before_spark_start(day: str, tmp_path: Path) -> None:
     (tmp_path / "routers").write_text("00" * 32)
     wrong = ["floodfills", "--routers", str(tmp_path / "routers"), "--day", day, "--output", str(tmp_path)]
