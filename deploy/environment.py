@@ -23,6 +23,9 @@ REQUIREMENTS = ROOT / "requirements" / "base.txt"
 PREFIX = Path("/usr/lib/garlicfarm")
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64", "armhf": "armv7l"}
 """Debian's names of architectures, and the names in wheels."""
+PACKAGED = ("amd64", "arm64")
+"""The architectures with Debian packages."""
+NO_ARMHF = "Armhf does not have a Debian package. If the machine can run a 64-bit system, use that instead."
 LAUNCHER = """\
 #!{prefix}/bin/python -I
 # garlicfarm, in a separate environment: -I keeps the user's PYTHONPATH and current directory out of it.
@@ -92,11 +95,13 @@ class Target:
 
 def supported_target(python: str, architecture: str) -> Target:
     """Return the target; raise PackagingError if it is not supported."""
-    if python not in RELEASES or architecture not in MACHINES:
+    if architecture == "armhf":
+        raise PackagingError(NO_ARMHF)
+    if python not in RELEASES or architecture not in PACKAGED:
         pythons = ", ".join(f"{each.python} ({each.name})" for each in RELEASES.values())
         raise PackagingError(
             f"a package for Python {python} on {architecture} is not supported: choose a Python of {pythons} and an"
-            f" architecture of {', '.join(MACHINES)}"
+            f" architecture of {', '.join(PACKAGED)}"
         )
     return Target(RELEASES[python], architecture)
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote
 
-from deploy.environment import MACHINES, RELEASES, REQUIREMENTS, ROOT, Target
+from deploy.environment import MACHINES, NO_ARMHF, RELEASES, REQUIREMENTS, ROOT, Target
 
 PAGE = ROOT / "docs" / "reference" / "platforms.md"
 PINNED = re.compile(r"^([a-z0-9.-]+)==(\S+)", re.MULTILINE)
@@ -31,7 +31,7 @@ an arm64 processor.
 
 **armhf** (32-bit ARM) lacks wheels of {missing}.
 There pip builds them from their sources, with a C compiler, the headers of Python and of libffi, and for `cbor2` a
-Rust compiler. Armhf does not have a Debian package. If the machine can run a 64-bit system, use that instead.
+Rust compiler. {no_package}
 """
 ALL_WHEELS = """
 Every machine of this table has all wheels.
@@ -47,7 +47,7 @@ def page() -> str:
         rows.append(f"| {name} | {version} | " + " | ".join(found.values()) + " |\n")
         missing += [f"`{name}`"] * (found["armhf"] == "—")
     head = f"| package | version | {' | '.join(MACHINES)} |\n|---|---|{'---|' * len(MACHINES)}\n"
-    end = NO_WHEELS.format(missing=", ".join(missing)) if missing else ALL_WHEELS
+    end = NO_WHEELS.format(missing=", ".join(missing), no_package=NO_ARMHF) if missing else ALL_WHEELS
     releases = ", ".join(f"{each.name} (Python {each.python})" for each in RELEASES.values())
     packaged = (
         f"\nDebian packages can be built for {releases},\non amd64 or arm64, for both architectures: `make dist"

@@ -176,6 +176,12 @@ def test_unsupported_target_is_refused_with_supported_ones() -> None:
             supported_target(python, architecture)
 
 
+def test_armhf_target_is_refused_with_sentence_of_page() -> None:
+    with pytest.raises(PackagingError) as refused:
+        supported_target("3.11", "armhf")
+    assert str(refused.value) in platforms.PAGE.read_text(encoding="utf-8")
+
+
 def test_missing_wheel_error_names_command(tmp_path: Path) -> None:
     with pytest.raises(PackagingError, match="make dist"):
         own_wheel(tmp_path)
