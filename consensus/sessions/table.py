@@ -213,7 +213,7 @@ class SessionTable:
         """Return the table from `dump`, under the same limits; raises `SessionTableError`."""
         table, reader = cls(limits), TableReader(data, "a session table", SessionTableError)
         if reader.take(1) != bytes([_FORMAT]):
-            raise SessionTableError(f"a session table of format {data[:1].hex() or 'nothing'}, not {_FORMAT}")
+            raise SessionTableError(f"a session table has format {data[0]}, not {_FORMAT}")
         table.floor, table._now_ms = reader.number(), reader.number()
         for _ in range(reader.number(table.limits.sessions_max)):
             name, session = _load_session(reader, limits)
@@ -245,7 +245,7 @@ def _load_session(reader: TableReader, limits: SessionLimits) -> tuple[tuple[str
     try:
         client = reader.text(CLIENT_BYTES_MAX).decode()
     except UnicodeDecodeError as error:
-        raise SessionTableError("a session table with a client's name that is not text") from error
+        raise SessionTableError("a session table contains a client's name that is not text") from error
     name = (client, reader.number())
     session = _Session(reader.number(), reader.number(), reader.number())
     for _ in range(reader.number(limits.window)):

@@ -31,7 +31,7 @@ class TableReader:
         """Return the next bytes."""
         taken = self._data[self._place : self._place + size]
         if len(taken) != size:
-            raise self._error(f"{self._name} that ends after {len(self._data)} bytes, in the midst of a value")
+            raise self._error(f"{self._name} ends after {len(self._data)} bytes, within a value")
         self._place += size
         return taken
 
@@ -39,7 +39,7 @@ class TableReader:
         """Return the next number."""
         value = int.from_bytes(self.take(NUMBER_BYTES), "big")
         if value > at_most:
-            raise self._error(f"{self._name} with the number {value} where {at_most} is the limit")
+            raise self._error(f"{self._name} contains the number {value} where {at_most} is the limit")
         return value
 
     def text(self, at_most: int) -> bytes:
@@ -49,4 +49,4 @@ class TableReader:
     def end(self) -> None:
         """Check that all bytes are read."""
         if self._place != len(self._data):
-            raise self._error(f"{self._name} with {len(self._data) - self._place} bytes after its end")
+            raise self._error(f"{self._name} is followed by {len(self._data) - self._place} unknown bytes")

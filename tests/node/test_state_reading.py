@@ -193,7 +193,7 @@ async def test_unreadable_table_of_reqids_is_refused(
         path = tmp_path / "farm.backup"
         read = await read_state(node_directory(tmp_path / "whole"))
         path.write_bytes(encode_backup(read.backup))
-    with pytest.raises(StateReadingError, match="a table of reqids of format ff"):
+    with pytest.raises(StateReadingError, match="a table of reqids has format 255"):
         await read_state(path)
 
 

@@ -287,7 +287,7 @@ class Reqids:
         reader = TableReader(data, "a table of reqids", ReqidTableError)
         form = reader.take(1)[0]
         if form not in {_FORMAT, _FORMAT_WITH_AUTHORS}:
-            raise ReqidTableError(f"a table of reqids of format {data[:1].hex()}, not {_FORMAT}")
+            raise ReqidTableError(f"a table of reqids has format {form}, not {_FORMAT} or {_FORMAT_WITH_AUTHORS}")
         for table in made._tables.values():
             table.load(reader, with_authors=form == _FORMAT_WITH_AUTHORS)
         skipped = [reader.number() for _ in range(reader.number(skipped_max))]
