@@ -59,6 +59,7 @@ from .core.options import Options as Options, PolicyTimes as PolicyTimes, i2p as
 from .core.raft import Raft as Raft
 from .core.replica import TERM_STEP_MAX as TERM_STEP_MAX
 from .core.status import FollowerProgress as FollowerProgress, RaftDescription as RaftDescription
+from .core.words import counted as counted
 from .server.block_nursery import block_nursery as block_nursery, single_errors as single_errors
 from .server.callbacks import log_failure as log_failure, run_task as run_task
 from .server.errors import (

@@ -48,7 +48,7 @@ from bridge.wire.i2p.structures import I2pError, destination_from_base64
 from bridge.wire.log.entries import decode
 from bridge.wire.log.handover_entries import KIND as HANDOVER
 from bridge.wire.log.handover_entries import handover_in
-from consensus import ServerId
+from consensus import ServerId, counted
 
 ENTRY_TYPES: Final = (*(each.type for each in ALL_KINDS), HANDOVER, "configuration", "no-op")
 _HASH_LETTERS: Final = 12
@@ -151,9 +151,9 @@ def _of_identities(record: IdentityRecord, names: Names) -> str:
         case Approval(node_id, name, replaces, _, server_id):
             text = f"{node_id.hex()} takes the name {name} from {replaces.hex()}, as server {server_id}"
         case Eviction(node_id, era, boxes):
-            text = f"{names.node(node_id)} is evicted; keys of era {era} are sealed for {len(boxes)} members"
+            text = f"{names.node(node_id)} is evicted; keys of era {era} are sealed for {counted(len(boxes), 'member')}"
         case KeyReplacement(era, boxes):
-            text = f"all keys are replaced; the keys of era {era} are sealed for {len(boxes)} members"
+            text = f"all keys are replaced; the keys of era {era} are sealed for {counted(len(boxes), 'member')}"
         case Level(number, version):
             text = f"feature level {number}, of version {version}"
         case _:
@@ -170,7 +170,8 @@ def _of_operators(record: OperatorCommand, names: Names) -> str:
         case Force(master):
             text = f"an operator requests that {_short(master)} is published again"
         case Factors(through_index, formula, factors):
-            text = f"the pipeline weighs {len(factors)} leaves by the log up to {through_index} ({formula})"
+            leaves = counted(len(factors), "leaf", "leaves")
+            text = f"the pipeline weighs {leaves} by the log up to {through_index} ({formula})"
         case Removal(server_id, removed):
             text = f"{names.server(server_id)} is {'removed' if removed else 'allowed to join again'}"
         case ClientKey(node_id, name, _, scopes, admitted):
@@ -193,7 +194,11 @@ def _short(master: str) -> str:
 
 def _report(report: Report, names: Names) -> str:
     healthy = sum(leaf.healthy for leaf in report.destinations)
-    leaves = f"{healthy} of {len(report.destinations)} leaves healthy" if report.destinations else "no leaf"
+    leaves = (
+        f"{healthy} of {counted(len(report.destinations), 'leaf', 'leaves')} healthy"
+        if report.destinations
+        else "no leaf"
+    )
     router = "router attached" if report.router.attached else "no router"
     publishing = ", is the publisher" if any(master.publishing for master in report.masters) else ""
     return f"{names.server(report.server_id)}: {leaves}, {router}{publishing}"

@@ -282,7 +282,8 @@ def _key(words: str) -> Callable[[str, Facts], str]:
 def _keys_of_era(words: str) -> Callable[[str, Facts], str]:
     def sentence(_: str, facts: Facts) -> str:
         sealed_for = facts.get("sealedFor")
-        return f"{words} {facts['era']}{'' if sealed_for is None else f', sealed for {sealed_for} members'}"
+        members = "member" if sealed_for == 1 else "members"
+        return f"{words} {facts['era']}{'' if sealed_for is None else f', sealed for {sealed_for} {members}'}"
 
     return sentence
 

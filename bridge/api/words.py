@@ -34,6 +34,7 @@ from bridge.core.log.figures import FIGURES
 from bridge.core.log.records import LeafFault, Report
 from bridge.core.membership.admission import server_label
 from bridge.core.publishing.score import ScoreFigure, inability_text
+from consensus import counted
 
 KILO = 1_000
 UNKNOWN = "unknown"
@@ -260,7 +261,7 @@ def eviction_lines(done: NodeEvicted) -> list[str]:
     """Return the result of an eviction and the operator's next steps, for the command and for the live view."""
     who = done.name or done.id
     if done.keys_replaced:
-        new = f"The new key is sealed for {done.sealed_for} nodes."
+        new = f"The new key is sealed for {counted(done.sealed_for, 'node')}."
         lines = [f"{who} is evicted. The farm's keys are replaced (era {done.era}). {new}"]
     elif done.keys_not_replaced is not UNSET:
         lines = [f"{who} is evicted, and never admitted again. NO KEY WAS REPLACED: {done.keys_not_replaced}."]

@@ -41,6 +41,7 @@ from bridge.cli.options import output_options, watchable
 from bridge.cli.printing import echo, end_with_json, print_facts, print_json, print_table
 from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
+from consensus import counted
 
 
 @click.command()
@@ -97,7 +98,7 @@ def _node_facts(view: FarmView) -> list[tuple[str, str]]:
         ("", f"state in {node.state_directory}"),
         *((kind, f"clients read the log at {address}") for kind, address in endpoints if address is not None),
         *(() if node.directory is None else (("directory", directory_text(node.directory)),)),
-        ("farm", f"{farm.cluster}, label {farm.label}, {farm.expect} founders{demo}"),
+        ("farm", f"{farm.cluster}, label {farm.label}, {counted(farm.expect, 'founder')}{demo}"),
         ("", f"cluster id {known(farm.cluster_id)}, feature level {known(level_words(view))}"),
         ("members", ", ".join(f"{counts[each]} {each.value}" for each in MemberStatus if counts[each]) or "none"),
     ]

@@ -44,6 +44,7 @@ from bridge.sam.connection import SamBridge
 from bridge.tui.top import show_local_farm
 from bridge.wire.i2p.destination_keys import DestinationKeyError
 from bridge.wire.keys.farm_key import FarmKeyError
+from consensus import counted
 
 POLL_SECONDS = 0.2
 CLIENT_ADDRESS = "127.0.0.1:8080"
@@ -204,7 +205,7 @@ async def _until_none_runs(watch: LocalWatch, farm: LocalFarm, children: tuple[C
         ends = await trio.to_thread.run_sync(_ends, farm, children)
         raise Failed(f"every process of the farm has ended after {seconds:.0f} s: {ends}")
     again = f"{options.program} up --state-dir {shlex.quote(str(farm.directory))}"
-    echo(f"All {len(children)} nodes stopped cleanly after {seconds:.0f} s. To continue the farm:  {again}")
+    echo(f"{counted(len(children), 'node')} stopped cleanly after {seconds:.0f} s. To continue the farm:  {again}")
 
 
 def _ends(farm: LocalFarm, children: tuple[Child, ...]) -> str:
@@ -225,7 +226,7 @@ def _log_tail(node: NodeFiles) -> str:
 def _print_introduction(farm: LocalFarm, client: str, options: Options) -> None:
     echo(NOTICE)
     again = "Continuing the farm" if farm.continued else "A new farm"
-    echo(f"{again} of {len(farm.nodes)} nodes in {farm.directory}; each is a separate process.")
+    echo(f"{again} of {counted(len(farm.nodes), 'node')} in {farm.directory}; each is a separate process.")
     if options.exit_when_published:
         return
     command, first = options.program, farm.nodes[0]

@@ -42,6 +42,7 @@ from bridge.tui.sections import (
 )
 from bridge.tui.state import ViewState, pattern_of, selected_member, shown_members
 from bridge.tui.targets import OnMember, Sort, aimed
+from consensus import counted
 
 SPARK_WIDTH: Final = 20
 _HEADINGS: Final = {key: each.heading for key, each in MEMBER_COLUMNS.items()}
@@ -180,7 +181,7 @@ def _identity(member: MemberView, farm: FarmView) -> list[Fact]:
 
 def _figures(member: MemberView, farm: FarmView, figures: MemberHistory) -> list[Fact]:
     lag = next((each.lag_entries for each in farm.raft.followers if each.raft_id == member.raft_id), None)
-    lines = [("round trip", rtt_text(member)), ("lag", "-" if lag is None else f"{lag} entries")]
+    lines = [("round trip", rtt_text(member)), ("lag", "-" if lag is None else counted(lag, "entry", "entries"))]
     lines += [(each.label, each.text(_last(figures.figures[each.name]))) for each in SHOWN]
     return [(name, value, "") for name, value in lines]
 
@@ -192,7 +193,7 @@ def _last(values: Sequence[float | None]) -> float | None:
 def _report_facts(report: ReportView | None, *, demo: bool) -> list[Fact]:
     if report is None:
         return [("report", "none", "")]
-    health = f"{report.healthy_destinations} of {report.destinations} leaves healthy"
+    health = f"{report.healthy_destinations} of {counted(report.destinations, 'leaf', 'leaves')} healthy"
     # A file replaces the router in a demonstration.
     router = "no router (demonstration)" if demo else "router attached" if report.attached else "no router"
     clock = ", clock off" if report.clock_off else ""

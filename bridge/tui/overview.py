@@ -32,6 +32,7 @@ from bridge.tui.sections import (
 )
 from bridge.tui.state import MOVES
 from bridge.tui.targets import OnFarm, OnKey, aimed
+from consensus import counted
 
 _NAME_CELLS: Final = 14
 _GRAVITY: Final = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.OK: 2}
@@ -105,7 +106,10 @@ def overview_lines(
     shown = ordered(state, farms)
     at = next((place for place, each in enumerate(shown) if each.name == state.selected), 0)
     table = _table(shown, at, canvas)
-    head, foot = [_title(farms, canvas), canvas.line(TITLE, f" {len(farms)} farms"), table[0]], _footer(state, canvas)
+    head, foot = (
+        [_title(farms, canvas), canvas.line(TITLE, f" {counted(len(farms), 'farm')}"), table[0]],
+        _footer(state, canvas),
+    )
     room = max(0, height - len(head) - 1)
     body = rows(table[1:], min(len(table) - 1, max(3, room // 2)), canvas.palette.dim, at)
     body = [*body, *_preview(shown[at], canvas, room - len(body), unicode=unicode)][:room]
@@ -118,11 +122,14 @@ def _title(farms: Sequence[FarmRow], canvas: Canvas) -> Text:
     worst = min((each.severity for each in farms), key=_GRAVITY.__getitem__)
     if worst is Severity.OK:
         return canvas.line(
-            (f"All {len(farms)} farms are healthy", f"{canvas.palette.title} {canvas.palette.good}".strip())
+            (
+                "The farm is healthy" if len(farms) == 1 else f"All {len(farms)} farms are healthy",
+                f"{canvas.palette.title} {canvas.palette.good}".strip(),
+            )
         )
     named = [each.name for each in farms if each.severity is worst]
     words = {Severity.CRITICAL: "critical", Severity.WARNING: "with a warning"}[worst]
-    text = f"{severity_mark(worst)}{len(named)} of {len(farms)} farms {words}: {', '.join(named)}"
+    text = f"{severity_mark(worst)}{len(named)} of {counted(len(farms), 'farm')} {words}: {', '.join(named)}"
     return canvas.line((text, f"{canvas.palette.title} {severity_style(worst, canvas.palette)}".strip()))
 
 

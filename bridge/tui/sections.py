@@ -34,6 +34,7 @@ from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
 from bridge.tui.layout import GAP, LEAST_WIDTH, Canvas, Column, Palette, Part, shortened, widened
 from bridge.tui.targets import OnMember, aimed
+from consensus import counted
 
 TWO_ALARMS = 4
 VERDICT_LINES = 3
@@ -119,7 +120,8 @@ def raft_line(view: FarmView, canvas: Canvas) -> Text:
     """Return the leader, and the progress of the log."""
     raft, palette = view.raft, canvas.palette
     if raft.role is RaftRole.NONE:
-        waits = f"not created: {view.node.phase.value}, {view.farm.expect} nodes create this farm"
+        founders = counted(view.farm.expect, "node creates", "nodes create")
+        waits = f"not created: {view.node.phase.value}, {founders} this farm"
         return canvas.line(("RAFT ", palette.title), (waits, palette.doubtful))
     leader = (f"no leader, this node is a {raft.role.value}", palette.bad)
     if raft.leader_id is not None:
@@ -175,7 +177,7 @@ def local_header(farm: LocalFarmView, canvas: Canvas) -> list[Text]:
     running = sum(process.running for process in farm.processes)
     first = canvas.line(
         TITLE,
-        (f" {running}/{len(farm.processes)} nodes running", palette.title),
+        (f" {running}/{counted(len(farm.processes), 'node')} running", palette.title),
         f" in {farm.state_directory}  ",
         (farm.notice, palette.doubtful),
     )
@@ -295,9 +297,12 @@ def publishing_section(view: FarmView, canvas: Canvas) -> ScreenSection:
     if not lines:
         lines = [canvas.line(("  nothing is published yet", palette.doubtful))]
     every = [entry.healthy for each in view.publishing for entry in each.entries]
-    counted = (f" {sum(every)} of {len(every)} entries healthy", palette.good if all(every) else palette.doubtful)
+    healthy = (
+        f" {sum(every)} of {counted(len(every), 'entry', 'entries')} healthy",
+        palette.good if all(every) else palette.doubtful,
+    )
     return ScreenSection(
-        canvas.line(("META LEASESET2", palette.title), counted if every else ""), lines, least=PUBLISHER_AND_ENTRY
+        canvas.line(("META LEASESET2", palette.title), healthy if every else ""), lines, least=PUBLISHER_AND_ENTRY
     )
 
 

@@ -27,6 +27,7 @@ from consensus.core.effects import Compact, Install, Persist, ReadEntries, ReadS
 from consensus.core.entry_data import encode_group
 from consensus.core.log import RecoveredLog, entry_bytes
 from consensus.core.model import Entry, HardState, Index, LogId, SnapshotDescription
+from consensus.core.words import counted
 from consensus.storage.disk import (
     DamagedStorageError,
     DiskOperation,
@@ -302,8 +303,8 @@ class RecoveryReport(Struct, frozen=True):
         """Return the findings for the operator, one sentence per line."""
         if self.created:
             return ["a new, empty storage was created"]
-        found = f"{self.entries} entries in {self.segments} segments, the last at index {self.last.index}"
-        sentences = [f"{found} of term {self.last.term}; every checksum matches"]
+        found = f"{counted(self.entries, 'entry', 'entries')} in {counted(self.segments, 'segment')}"
+        sentences = [f"{found}, the last at index {self.last.index} of term {self.last.term}; every checksum matches"]
         if self.snapshot is not None:
             last, size_bytes = self.snapshot.last, self.snapshot.size_bytes
             text = f"a snapshot of {size_bytes} bytes covers the log up to index {last.index} of term {last.term}"
@@ -314,7 +315,8 @@ class RecoveryReport(Struct, frozen=True):
             )
         if self.torn_bytes:
             sentences.append(
-                f"an unfinished write of {self.torn_bytes} bytes was cut at {self.torn_at}; it was never acknowledged"
+                f"an unfinished write of {counted(self.torn_bytes, 'byte')} was cut at {self.torn_at}; it was never"
+                " acknowledged"
             )
         if self.truncation_finished:
             sentences.append(

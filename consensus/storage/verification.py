@@ -18,6 +18,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from consensus.core.words import counted
 from consensus.storage.directory import LOCK_FILE
 from consensus.storage.disk import StorageError
 from consensus.storage.hard_state import STATE_FILE, HardStateFile, StoredState
@@ -85,7 +86,7 @@ def verify_storage(path: Path) -> Verification:
         return Verification(StorageVerdict.EMPTY, live, ["the directory is empty: a server would make a new log in it"])
     if not known:
         return Verification(
-            StorageVerdict.NOT_A_LOG, live, [f"none of its {len(files)} files belongs to a server's log"]
+            StorageVerdict.NOT_A_LOG, live, [f"none of its files ({len(files)}) belongs to a server's log"]
         )
     result = Verification(StorageVerdict.SOUND, live)
     state = _check_hard_state(reader, result)
@@ -95,14 +96,11 @@ def verify_storage(path: Path) -> Verification:
     leftovers = [file for file in files if file.endswith(NEW_SUFFIX) and file != SPARE]
     if leftovers:
         result.repairs.append(
-            f"the next start would remove {counted(len(leftovers), 'unfinished file', 'unfinished files')}"
-            f" ('{leftovers[0]}' …)"
+            f"the next start would remove {counted(len(leftovers), 'unfinished file')} ('{leftovers[0]}' …)"
         )
     unknown = [file for file in files if file not in known]
     if unknown:
-        result.found.append(
-            f"{counted(len(unknown), 'unknown file', 'unknown files')} ('{unknown[0]}' …), harmless for the log"
-        )
+        result.found.append(f"{counted(len(unknown), 'unknown file')} ('{unknown[0]}' …), harmless for the log")
     if result.faults:
         result.verdict = StorageVerdict.DAMAGED
     elif result.repairs:
@@ -169,10 +167,10 @@ def _check_log(reader: ReadOnlyDirectory, state: StoredState, result: Verificati
             result.snapshot_index = snapshot.last.index
             result.found.append(
                 f"snapshot: covers the log up to index {snapshot.last.index} of term {snapshot.last.term}, "
-                f"{snapshot.size_bytes} bytes; every checksum matches"
+                f"{counted(snapshot.size_bytes, 'byte')}; every checksum matches"
             )
         if outdated:
-            older = counted(len(outdated), "older snapshot", "older snapshots")
+            older = counted(len(outdated), "older snapshot")
             result.repairs.append(f"the next start would remove {older}")
         scan = scan_segments(reader, state, snapshot)
     except StorageError as error:
@@ -184,11 +182,6 @@ def _check_log(reader: ReadOnlyDirectory, state: StoredState, result: Verificati
     _record_log(scan, state, result)
 
 
-def counted(number: int, one: str, many: str) -> str:
-    """Return a number with its noun."""
-    return f"{number} {one if number == 1 else many}"
-
-
 def _record_log(scan: Scan, state: StoredState, result: Verification) -> None:
     result.entries = scan.last.index - scan.start.index
     result.first_index, result.segments = scan.start.index + 1, len(scan.segments)
@@ -196,15 +189,15 @@ def _record_log(scan: Scan, state: StoredState, result: Verification) -> None:
     if result.entries:
         result.found.append(
             f"log: {counted(result.entries, 'entry', 'entries')}, {result.first_index} to {result.last_index}, in "
-            f"{counted(result.segments, 'segment', 'segments')} without a gap; "
-            f"{counted(len(scan.runs), 'term', 'terms')}, the last is {result.last_term}; every checksum matches"
+            f"{counted(result.segments, 'segment')} without a gap; "
+            f"{counted(len(scan.runs), 'term')}, the last is {result.last_term}; every checksum matches"
         )
     else:
         result.found.append(f"log: no entry after index {scan.start.index}")
     if scan.torn_bytes:
         result.repairs.append(
-            f"an unfinished write of {scan.torn_bytes} bytes at {scan.torn_at} would be cut at the next start; it does"
-            " not contain acknowledged entries"
+            f"an unfinished write of {counted(scan.torn_bytes, 'byte')} at {scan.torn_at} would be cut at the next"
+            " start; it does not contain acknowledged entries"
         )
     if state.truncating_from:
         result.repairs.append(f"a truncation from index {state.truncating_from} on is unfinished; a start finishes it")

@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 from pyspark.sql import SparkSession
 
+from consensus import counted
 from pipeline.cli.options import IntegerRange, output_option, reported_errors, spark_options
 from pipeline.floodfills import CLOSEST_DEFAULT, HASH_BYTES, SPEC, closest_floodfills, keep, utc_today
 from pipeline.serve.printing import echo
@@ -68,7 +69,7 @@ def floodfills(*, routers: Path, day: date | None, count: int, output: Path, spa
             keep(output, closest_floodfills(known, found, today, count))
         finally:
             session.stop()
-    echo(f"{SPEC.name}: {len(addresses)} destinations, {len(hashes)} routers, around {today}.")
+    echo(f"{SPEC.name}: {counted(len(addresses), 'destination')}, {counted(len(hashes), 'router')}, around {today}.")
 
 
 def router_hashes(place: Path) -> list[str]:

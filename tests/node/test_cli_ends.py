@@ -161,7 +161,7 @@ def test_up_with_ended_processes_does_not_wait_for_timeout(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("program", "code", "text"),
     [
-        ("true", 0, "All 1 nodes stopped cleanly after 0 s. To continue the farm:  "),
+        ("true", 0, "1 node stopped cleanly after 0 s. To continue the farm:  "),
         ("false", 1, "garlicfarm: every process of the farm has ended after 0 s: node-1: exit code 1\n"),
     ],
 )

@@ -36,6 +36,7 @@ from bridge.connect.tcp_listener import ListenError, TcpForwarder, serve_port
 from bridge.node.events.service_manager import ServiceManager
 from bridge.sam.connection import DEFAULT_BRIDGE, SamBridge
 from bridge.wire.i2p.farm_link import LinkError, parse_link
+from consensus import counted
 from gossip import Address
 from gossip.node import endpoint, numeric_address
 
@@ -272,10 +273,12 @@ async def _print_changes(pages: ClientPages) -> None:
             label, problem = link_label(link, number), link.farm.problem
             if shown.get(label, "") != problem:
                 shown[label] = problem
-                echo(f"{label}: {problem or f'ready, with {len(link.farm.leaves)} leaves'}")
+                echo(f"{label}: {problem or 'ready, with ' + counted(len(link.farm.leaves), 'leaf', 'leaves')}")
         await trio.sleep(LOOK_S)
 
 
 def _summary(status: ClientStatus) -> str:
     ready = sum(link.farm.ready for link in status.links)
-    return f"{ready} of {len(status.links)} farms ready, {status.open_connections} open connections"
+    return (
+        f"{ready} of {counted(len(status.links), 'farm')} ready, {counted(status.open_connections, 'open connection')}"
+    )

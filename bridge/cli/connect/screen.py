@@ -9,6 +9,7 @@ from bridge.api.printable import SECOND_MS, duration, milliseconds_text, short_a
 from bridge.cli.printing import echo, print_facts, print_table
 from bridge.connect import ClientLeaf, DirectoryStatus, FarmStatus
 from bridge.connect.client_status import ClientStatus, LinkStatus
+from consensus import counted
 
 _LEAF_COLUMNS = ("LEAF", "COST", "STATE", "ENDS IN", "TIMEOUT", "REPLY", "OPEN", "GOOD", "FAILED", "LAST FAILURE")
 
@@ -61,7 +62,7 @@ def _structure_text(farm: FarmStatus) -> str:
     age, left = duration(farm.structure_age_s * SECOND_MS), duration(abs(farm.structure_ends_in_s) * SECOND_MS)
     end = f"ends in {left}" if farm.structure_ends_in_s > 0 else f"ended {left} ago"
     demo = "; a demonstration signed it" if farm.demo else ""
-    return f"{age} old, {end}, {len(farm.leaves)} leaves{demo}"
+    return f"{age} old, {end}, {counted(len(farm.leaves), 'leaf', 'leaves')}{demo}"
 
 
 def _directory_text(each: DirectoryStatus) -> str:

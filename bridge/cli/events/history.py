@@ -29,6 +29,7 @@ from bridge.cli.options import IntegerRange, directory_path, json_option, moment
 from bridge.cli.printing import echo, echo_parts, end_with_json, terminal_columns
 from bridge.core.history.timeline import read
 from bridge.node.history.history_file import FILE_NAME, HistoryFileError, read_history
+from consensus import counted
 
 CELLS_MAX = 96
 CELLS_MIN = 24
@@ -186,7 +187,7 @@ def _print_incidents(found: HistoryAnswer, to_the_end: str) -> None:
     for each in shown:
         _print_incident(each, width, to_the_end)
     if found.spans_left_out or found.rows_left_out:
-        echo(f"Left out: {found.spans_left_out} older states, {found.rows_left_out} rows.")
+        echo(f"Left out: {counted(found.spans_left_out, 'older state')}, {counted(found.rows_left_out, 'row')}.")
 
 
 def _print_incident(each: Incident, width: int, to_the_end: str) -> None:

@@ -7,6 +7,7 @@ from bridge.cli.options import IntegerRange
 from bridge.cli.printing import echo, is_terminal, print_picture, terminal_columns
 from bridge.node.inviting.invitations import LIFETIME_DEFAULT_S, LIFETIME_LIMIT_S
 from bridge.wire.keys.invitation import Token
+from consensus import counted
 
 minutes_option = click.option(
     "--minutes",
@@ -44,5 +45,5 @@ def lifetime_text(lifetime_s: int) -> str:
     for size, name in ((86_400, "day"), (3600, "hour"), (60, "minute")):
         count, rest = divmod(lifetime_s, size)
         if count and not rest:
-            return f"{count} {name}{'' if count == 1 else 's'}"
-    return f"{lifetime_s} seconds"
+            return counted(count, name)
+    return counted(lifetime_s, "second")

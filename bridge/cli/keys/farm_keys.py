@@ -60,6 +60,7 @@ from bridge.wire.keys.curve_key import CurveKey, new_curve_key, to_z85
 from bridge.wire.keys.farm_key import DEFAULT_CLUSTER, EXPECT_LIMIT, FarmKeyError, new_farm_key, parse_farm_key
 from bridge.wire.keys.scram_text import new_credential, new_password
 from bridge.wire.keys.text import KeyTextError
+from consensus import counted
 from consensus.protocols.kafka import Mechanism
 
 STATES = {
@@ -111,7 +112,8 @@ def new_farm(*, expect: int, cluster: str, output: Path, as_json: bool) -> None:
         save_farm_key(output, farm_key)
     label = farm_key.label.hex()
     end_with_json(NewFarmOutput(str(output), label, cluster, expect), as_json=as_json)
-    echo(f"{output}: the key of farm {label} ({cluster}), for a farm that {expect} nodes create.")
+    founders = counted(expect, "node creates", "nodes create")
+    echo(f"{output}: the key of farm {label} ({cluster}), for a farm that {founders}.")
     echo("A node with this file can join the farm. Copy it to each node of the farm, mode 0600, nowhere else.")
     echo(f"Then, on each node:  garlicfarm run --farm-key {shlex.quote(str(output))}")
 
@@ -344,12 +346,12 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
     except RotationError as error:
         fail(str(error))
     end_with_json(done, as_json=as_json)
-    echo(f"Done: {done.members} members seal with key {done.key}, epoch {done.epoch}.")
+    echo(f"Done: {counted(done.members, 'member seals', 'members seal')} with key {done.key}, epoch {done.epoch}.")
     echo("If someone has a copy of the old key file, they could read the new key too: run `garlicfarm keys replace`.")
     if done.unstored:
         echo(f"NOT STORED; refused after a restart without the current key file: {', '.join(done.unstored)}")
     else:
-        echo(f"The new key is stored at {done.members} of {done.members} members, and kept over restarts.")
+        echo(f"The new key is stored at {done.members} of {counted(done.members, 'member')}, and kept over restarts.")
     echo("A node that is new, or was away, needs the current farm key file:")
     echo("  garlicfarm keys export FILE")
     if done.left_out:
@@ -376,7 +378,9 @@ def replace_keys(nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: boo
     confirm_checked(ask, KEYS_REPLACE_CHECK, order, question, yes=yes)
     done = ask(lambda client: client.call(KEYS_REPLACE, order))
     end_with_json(done, as_json=as_json)
-    echo(f"The farm's keys are replaced (era {done.era}); the new key is sealed for {done.sealed_for} nodes.")
+    echo(
+        f"The farm's keys are replaced (era {done.era}); the new key is sealed for {counted(done.sealed_for, 'node')}."
+    )
     if done.away:
         echo(f"Down now; they get the key when they return: {', '.join(done.away)}")
     if done.left_out:

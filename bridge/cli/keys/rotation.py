@@ -22,6 +22,7 @@ from msgspec import Struct
 from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer
 from bridge.api.outputs import RotationOutput
 from bridge.node.control.client import ControlError
+from consensus import counted
 
 QUERY_INTERVAL_S = 0.5
 _AGAIN = "run `garlicfarm keys rotate` again: it continues from here"
@@ -113,15 +114,14 @@ class Rotation(Struct, eq=False, kw_only=True):
             now = await self.client.keys()
             missing = tuple(dict.fromkeys(behind(now)))
             if not missing:
-                self.report(f"  {what} at {now.members} of {now.members} members")
+                self.report(f"  {what} at {now.members} of {counted(now.members, 'member')}")
                 return now
             if trio.current_time() >= deadline:
                 break
             if missing != reported:
                 reported = missing
-                self.report(
-                    f"  {what} at {now.members - len(missing)} of {now.members} members; missing: {_names(missing)}"
-                )
+                confirmed = f"{now.members - len(missing)} of {counted(now.members, 'member')}"
+                self.report(f"  {what} at {confirmed}; missing: {_names(missing)}")
             await trio.sleep(QUERY_INTERVAL_S)
         if self.force:
             self.report(f"  continuing without {_names(missing)}")

@@ -20,6 +20,8 @@ from contextlib import suppress
 from threading import Condition, Thread
 from typing import Final, TextIO
 
+from consensus import counted
+
 WAITING_BYTES: Final = 1024 * 1024
 CLOSE_SECONDS: Final = 1.0
 """Maximum time in seconds that an ending process waits for a reader of its last lines."""
@@ -27,7 +29,7 @@ CLOSE_SECONDS: Final = 1.0
 
 def lost_lines(count: int) -> str:
     """Return the line that replaces `count` dropped ones."""
-    return f"{count} lines were left out here, because the output was not read in time"
+    return f"{counted(count, 'line was', 'lines were')} left out here, because the output was not read in time"
 
 
 class LineWriter:

@@ -23,7 +23,7 @@ from bridge.cli.serving.server_command import on_signals, run_server
 from bridge.cli.serving.server_lines import Lines, check_network
 from bridge.cli.serving.stop_deadline import StopDeadline
 from bridge.cli.zmq_raft.options import ident_option, needs_pyzmq, parse_peer
-from consensus import ConfigurationChanged, ContentRejected, DiskFull, RoleChanged, Server
+from consensus import ConfigurationChanged, ContentRejected, DiskFull, RoleChanged, Server, counted
 from consensus.protocols import zmq_raft as protocol
 
 MIB = 1024 * 1024
@@ -116,7 +116,7 @@ class PeerReporter(Lines):
         described = peer.server.describe()
         covered = 0 if described.raft.snapshot is None else described.raft.snapshot.last.index
         entries = described.raft.last.index - covered
-        size = f"{entries} entries, {described.log_bytes / MIB:.1f} MiB"
+        size = f"{counted(entries, 'entry', 'entries')}, {described.log_bytes / MIB:.1f} MiB"
         self.report(
             "serving",
             f"serving peer {self._peer_id} at {peer.url} (log: {size})",

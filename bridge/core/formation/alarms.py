@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from bridge.core.formation.founding import FormationState, Founders, Founding
 from bridge.core.formation.member import FarmMember
+from consensus import counted
 
 WITHDRAW_COMMAND = "garlicfarm withdraw"
 CONFIRM_COMMAND = "garlicfarm confirm-cluster"
@@ -138,8 +139,8 @@ def _too_many(expect: int) -> str:
 
 def _wrong_expect(situation: Situation) -> list[str]:
     return [
-        f"Node {member.node_id.hex()} promises {len(member.notice.backs)} founders, but this node's farm key expects "
-        f"{situation.expect}: the farm keys of these nodes differ. Give both nodes the same farm key file."
+        f"Node {member.node_id.hex()} promises {counted(len(member.notice.backs), 'founder')}, but this node's farm "
+        f"key expects {situation.expect}: the farm keys of these nodes differ. Give both nodes the same farm key file."
         for member in sorted(situation.members.values(), key=lambda member: member.node_id)
         if member.reachable and member.notice.backs and len(member.notice.backs) != situation.expect
     ]

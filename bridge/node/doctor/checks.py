@@ -29,6 +29,7 @@ from bridge.node.security.key_files import KeyFileError, load_farm_key, load_sig
 from bridge.node.security.local_trust import UntrustedPathError, check_state_directory, default_state_directory
 from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration, Overrides, load_configuration
 from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S
+from consensus import counted
 from consensus.storage import access_advice
 from gossip import Address, StateError
 from gossip.node import endpoint, known_keyring
@@ -163,7 +164,7 @@ def farm_key_check(path: Path, state_dir: Path | None) -> Check:
             text,
             f"`garlicfarm keys export --replace {shlex.quote(str(path))}` while the node runs",
         )
-    text = f"{path}: farm {farm_key.label.hex()} ({farm_key.cluster}), created by {farm_key.expect} nodes"
+    text = f"{path}: farm {farm_key.label.hex()} ({farm_key.cluster}), created by {counted(farm_key.expect, 'node')}"
     return Check("farm key", CheckResult.OK, text)
 
 
@@ -182,7 +183,7 @@ def signing_key_check(path: Path | None, now_s: int) -> Check:
     left_s = key.can_sign_until_s - now_s
     if left_s <= 0:
         return Check("signing key", CheckResult.PROBLEM, f"{path} has ended", SIGNING_KEY.remedy)
-    text = f"{path} signs for another {left_s // DAY_S} days"
+    text = f"{path} signs for another {counted(left_s // DAY_S, 'day')}"
     if left_s < TRANSIENT_ALARM_S:
         return Check("signing key", CheckResult.WARNING, text, SIGNING_KEY.remedy)
     return Check("signing key", CheckResult.OK, text)

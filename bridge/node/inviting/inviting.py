@@ -29,7 +29,7 @@ from bridge.node.inviting.spare_keys import SpareKeys
 from bridge.node.joined_node import JoinedNode
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.wire.keys.invitation import InviterAddress, RefusalCode, Token
-from consensus import integer_id
+from consensus import counted, integer_id
 from consensus.net import CertificateError
 
 CERTIFICATE_RETRY_S: Final = 10.0
@@ -88,8 +88,8 @@ def _limit_text(expect: int, invited: int) -> str:
         else "revoke an invitation (`garlicfarm invite list`)"
     )
     return (
-        f"{expect} nodes create this farm, so at most {limit} can be invited before that, and {invited} are invited"
-        f" already: {remedy}"
+        f"{counted(expect, 'node creates', 'nodes create')} this farm, so at most {limit} can be invited before that."
+        f" The number of invited nodes is {invited} already: {remedy}"
     )
 
 

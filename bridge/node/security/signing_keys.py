@@ -15,6 +15,7 @@ from bridge.core.log.records import PublishConfig
 from bridge.node.events.alarms import SharedAlarm
 from bridge.node.security.key_files import KeyAccessError, KeyFileError, Stamp, load_signing_key, stamp_of
 from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S, SigningKey
+from consensus import counted
 
 LOG = logging.getLogger(__name__)
 DAY_S = 86_400
@@ -114,7 +115,7 @@ def judge_key(key: PublishingKey, now_s: int, alarm: SharedAlarm) -> None:
     if left_s >= TRANSIENT_ALARM_S:
         alarm.clear(f"{key.address} end")
     else:
-        ends = f"ends in {left_s // DAY_S} days; then it" if left_s > 0 else "has ended: it"
+        ends = f"ends in {counted(left_s // DAY_S, 'day')}; then it" if left_s > 0 else "has ended: it"
         alarm.set(f"{key.address} end", f"this node's signing key {ends} cannot publish any more")
 
 
