@@ -55,6 +55,7 @@ from bridge.core.formation.member import MemberStatus
 from bridge.core.log.records import LeafFault
 from bridge.core.membership.admission import server_label
 from bridge.core.publishing.score import Inability, inability_text
+from consensus import counted
 
 WAITING_ALARMS = (KEY_RETIRED.kind, FORMATION.kind, NOT_ADMITTED.kind, ISOLATED.kind)
 """Alarms that explain why a node waits. Causes come first: with a wrong key, formation does not get usable messages."""
@@ -120,7 +121,8 @@ MEANINGS: Mapping[VerdictKind, Meaning] = {
         is_ready=False,
         alarm=FOREIGN_KEY,
         text="gossip under another farm key arrives, and this node does not reach its own farm. The farm is not"
-        " created yet, or no other member is alive. A complete farm ignores other farms",
+        " created yet, or none of its other members is alive. A complete farm, also a farm of one node, ignores other"
+        " farms",
     ),
     VerdictKind.WAITING: Meaning(
         Severity.WARNING,
@@ -307,7 +309,7 @@ def _waiting(facts: FarmFacts) -> Concern | None:
             text = (
                 missing
                 if here < view.farm.expect
-                else f"Creating the farm: {here} nodes are present and make their promises"
+                else f"Creating the farm: {counted(here, 'node is', 'nodes are')} present, and promises are made"
             )
     if alarm is not None and alarm.kind != ISOLATED.kind:
         return Concern(VerdictKind.WAITING, f"{text}: see the alarm {alarm.kind}", alarm.action, None)
@@ -604,4 +606,4 @@ def _nodes_here(view: FarmView) -> int:
 
 
 def _missing(view: FarmView) -> str:
-    return f"{max(0, view.farm.expect - _nodes_here(view))} of {view.farm.expect} nodes"
+    return f"{max(0, view.farm.expect - _nodes_here(view))} of {counted(view.farm.expect, 'node')}"

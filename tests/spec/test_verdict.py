@@ -619,6 +619,13 @@ def test_healthy_farm_ignores_other_farms(servers: int) -> None:
     assert [each.alarm for each in concerns_of(with_other_farms)] == [None]
 
 
+def test_wrong_key_farm_of_one_is_reported_by_farm_without_it() -> None:
+    """A node with a wrong key file of a farm of one is complete; the farm that misses the node raises the alarm."""
+    alone = replace(healthy(servers=1), gossip=replace(healthy().gossip, other_farms=OTHER))
+    waiting = replace(forming_view(), gossip=replace(healthy().gossip, other_farms=OTHER))
+    assert [FOREIGN_KEY in {each.alarm for each in concerns_of(view)} for view in (alone, waiting)] == [False, True]
+
+
 def test_foreign_key_is_alarm_when_server_is_down() -> None:
     view = with_status(healthy(2), node_3=MemberStatus.DEAD)
     found = concerns_of(replace(view, gossip=replace(view.gossip, other_farms=OTHER)))
