@@ -24,11 +24,15 @@ from gossip import NodeId
 LOW, OWN, HIGH = b"\x01" * 8, b"\x55" * 8, b"\x99" * 8
 
 
-def configuration(directory: Path, name: str | None = None) -> NodeConfiguration:
-    """Return the configuration of a host called vm."""
+def configuration(directory: Path, name: str | None = None, hostname: str = "vm") -> NodeConfiguration:
+    """Return the configuration of a node on this host."""
     file = directory / "node.toml"
     file.write_text('farm_key = "farm.key"\nstate_dir = "."\n[gossip]\nbind = "127.0.0.1:7668"\n')
-    return load_configuration(file, Overrides(name=name), Machine(hostname="vm"))
+    return load_configuration(file, Overrides(name=name), Machine(hostname=hostname))
+
+
+def test_host_without_permitted_characters_has_node_named_node(tmp_path: Path) -> None:
+    assert configuration(tmp_path, hostname="__").name == "node"
 
 
 class Others(MemberDirectory):

@@ -309,7 +309,7 @@ def _configuration(root: Section, machine: Machine, chosen: ChosenAddress | NoAd
 
 def name_of_host(hostname: str) -> str:
     """Return the name of a node on this host, unless its operator sets one."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", hostname).strip("._-")[:32] or "router"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", hostname).strip("._-")[:32] or "node"
 
 
 def _read_control(section: Section) -> ControlSettings | None:
