@@ -59,6 +59,7 @@ from bridge.tui.state import (
     wheel,
 )
 from bridge.tui.targets import Target, target_at
+from consensus import counted
 
 QUERY_INTERVAL_S = 1.0
 DOUBLE_CLICK_S: Final = 0.4
@@ -477,7 +478,9 @@ def _done(order: Order) -> Callable[[ControlClient], Awaitable[str]]:
                         answer = await client.command(CommandRequest(exclusion=ExclusionOrder(each, excluded)))
                     except ControlError as error:
                         unchanged = len(destinations) - number
-                        texts.append(f"{error} ({unchanged} of {len(destinations)} leaves unchanged)")
+                        texts.append(
+                            f"{error} ({unchanged} of {counted(len(destinations), 'leaf', 'leaves')} unchanged)"
+                        )
                         break
                     texts.append(answer.text)
                 return "\n".join(texts)

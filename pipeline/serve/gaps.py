@@ -127,4 +127,5 @@ def sentence(gaps: Sequence[Gap]) -> str:
     lost = (
         "" if not gone else ", which the farm does not have any more" if gone == missing else f", {gone:,} of them gone"
     )
-    return f"{missing:,} entries {span.days} are missing ({where}){lost}"
+    noun, verb = ("entry", "is") if missing == 1 else ("entries", "are")
+    return f"{missing:,} {noun} {span.days} {verb} missing ({where}){lost}"
