@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from consensus import counted
 from pipeline.alerts.alerting import Alerting, note_run_without_alerts
 from pipeline.cli.alerts import AlertPlace, alert_options, silence
 from pipeline.cli.doctor import doctor
@@ -348,9 +347,8 @@ def generate_log(*, routers: int, days: float, seed: int, output: Path, labels: 
         if labels is not None:
             write_file(labels, "".join(f"{label.line()}\n" for label in model.labels))
     echo(
-        f"{counted(done.entries, 'entry', 'entries')} in {output}: {counted(done.reports, 'report')} of"
-        f" {counted(routers, 'router')} over {days:g} days, {counted(done.leader_changes, 'change')} of the leader,"
-        f" {counted(done.hostile, 'hostile entry', 'hostile entries')}."
+        f"{done.entries} entries in {output}: {done.reports} reports of {routers} routers over {days:g} days,"
+        f" {done.leader_changes} changes of the leader, {done.hostile} hostile entries."
     )
     if labels is not None:
         failures = sum(label.is_failure for label in model.labels)

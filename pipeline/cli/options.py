@@ -20,7 +20,6 @@ from bridge.cli.options import IntegerRange as IntegerRange  # noqa: PLC0414 - f
 from bridge.cli.options import NumberRange as NumberRange  # noqa: PLC0414 - as above
 from bridge.cli.options import file_path as file_path  # noqa: PLC0414 - as above
 from bridge.cli.options import write_user_file
-from consensus import counted
 from pipeline.cli.places import Farms, LogPlace, Topic
 from pipeline.gold.tables import window_ms
 from pipeline.output.buckets import HDFS, SCHEME, Output, output_of
@@ -289,7 +288,7 @@ class ProgressLine(StatusLine):
         batch = "first batch" if progress.batch < 0 else f"batch {progress.batch} done"
         place = f", entry {progress.read_through}" if progress.read_through else ""
         place += f" of {progress.newest}" if progress.read_through and progress.newest else ""
-        place += f", {counted(len(progress.problems), 'farm')} not read" if progress.problems else ""
+        place += f", {len(progress.problems)} farms not read" if progress.problems else ""
         tasks = f", {progress.tasks_done} of {progress.tasks} tasks" if progress.tasks else ""
         self.show(f"{batch}{place}, {progress.entries_per_s:.0f} entries/s{tasks}: {progress.message}")
 

@@ -35,7 +35,6 @@ from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookPropert
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from consensus import counted
 from pipeline.output.buckets import BucketPath, Output, OvertakenError, bucket_error, delta_options
 from pipeline.output.documents import sync
 from pipeline.tables.batch_notes import refuse_older
@@ -551,8 +550,8 @@ def _refuse_lost_rows(root: Output, held: int | None, files: Iterable[StoredFile
     found = _rows_of(files)
     if held is not None and held != found:
         raise TableDamagedError(
-            f"{root} should have {counted(held, 'row')} and has {found}: a commit was lost, emptied or undone, or"
-            f" another program changed its rows; {remedy(root)}"
+            f"{root} should have {held} rows and has {found}: a commit was lost, emptied or undone, or another"
+            f" program changed its rows; {remedy(root)}"
         )
 
 

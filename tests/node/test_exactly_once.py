@@ -210,7 +210,7 @@ async def test_unanswered_submission_reports_known_outcome(autojump_clock: MockC
     scripted.unresponsive = True
     refused = await client.submit(b"x", timeout_s=5)
     assert refused.outcome is Outcome.NOT_LEADER
-    assert "nothing was submitted" in refused.reason
+    assert "not submitted within 5 s" in refused.reason
     scripted.unresponsive = False
     await client.submit(b"y")
     scripted.unresponsive = True
