@@ -15,7 +15,6 @@ from pathlib import Path
 import click
 from pyspark.sql import SparkSession
 
-from consensus import counted
 from pipeline.cli.options import IntegerRange, output_option, reported_errors, spark_options
 from pipeline.floodfills import CLOSEST_DEFAULT, HASH_BYTES, SPEC, closest_floodfills, keep, utc_today
 from pipeline.serve.printing import echo
@@ -69,7 +68,7 @@ def floodfills(*, routers: Path, day: date | None, count: int, output: Path, spa
             keep(output, closest_floodfills(known, found, today, count))
         finally:
             session.stop()
-    echo(f"{SPEC.name}: {counted(len(addresses), 'destination')}, {counted(len(hashes), 'router')}, around {today}.")
+    echo(f"{SPEC.name} ({today}): destinations {len(addresses)}, routers {len(hashes)}.")
 
 
 def router_hashes(place: Path) -> list[str]:

@@ -288,7 +288,7 @@ class ProgressLine(StatusLine):
         batch = "first batch" if progress.batch < 0 else f"batch {progress.batch} done"
         place = f", entry {progress.read_through}" if progress.read_through else ""
         place += f" of {progress.newest}" if progress.read_through and progress.newest else ""
-        place += f", {len(progress.problems)} farms not read" if progress.problems else ""
+        place += f", farms not read: {len(progress.problems)}" if progress.problems else ""
         tasks = f", {progress.tasks_done} of {progress.tasks} tasks" if progress.tasks else ""
         self.show(f"{batch}{place}, {progress.entries_per_s:.0f} entries/s{tasks}: {progress.message}")
 
