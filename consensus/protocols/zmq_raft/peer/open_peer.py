@@ -166,7 +166,7 @@ async def open_peer(
             clients=lambda identity, frames: endpoint.receive(identity, frames),  # noqa: PLW0108 - made below
             snapshot=lambda: server.describe().raft.snapshot,
         )
-        members = PeerMembers(transport, options.peer_id, founders)
+        members = PeerMembers(transport, options.peer_id, founders, core_options(options.election_timeout_ms))
 
         def take_notice(notice: Notice) -> None:
             if isinstance(notice, ConfigurationChanged):

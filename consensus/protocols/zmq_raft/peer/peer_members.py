@@ -1,7 +1,7 @@
 """The servers that the transport of a peer may contact: the members, newcomers, and recently removed members.
 
     configuration in the log ──▶ members, newcomers    from `ConfigurationChanged`
-    removed less than 5 s ago ──▶ still reachable      so that the server receives its removal
+    removed a moment ago ──▶ still reachable           so that the server receives its removal
     found by RequestConfig ──▶ reachable               until this server is a member
 
 A transport replies only to known servers. A joining server knows only the members that its operator named. If another
@@ -17,6 +17,7 @@ from typing import Final
 import trio
 
 from consensus.core.model import Configuration, Server, ServerId
+from consensus.core.options import Options
 from consensus.protocols.zmq_raft.client.client import ClientError, connect
 from consensus.protocols.zmq_raft.peer.peer_transport import PeerTransport
 
@@ -28,9 +29,12 @@ _ASKING_S: Final = 1.0
 class PeerMembers:
     """Sets the contacts of the transport of server `own_id` from `configuration` and later changes."""
 
-    def __init__(self, transport: PeerTransport, own_id: ServerId, configuration: Configuration) -> None:
+    def __init__(
+        self, transport: PeerTransport, own_id: ServerId, configuration: Configuration, options: Options
+    ) -> None:
         self._transport = transport
         self._own_id = own_id
+        self._departure_s = _COMMIT_S + options.election_timeout_min_ms / 1000
         self._is_member = False
         self._present: tuple[Server, ...] = ()
         self._found: tuple[Server, ...] = ()
@@ -40,7 +44,7 @@ class PeerMembers:
 
     def change(self, configuration: Configuration, newcomers: Sequence[Server]) -> None:
         """Set the present members and newcomers."""
-        until_s = trio.current_time() + _DEPARTURE_S
+        until_s = trio.current_time() + self._departure_s
         self._left = dict.fromkeys(self._present, until_s) | self._left
         self._present = (*configuration.servers, *newcomers)
         self._is_member = self._own_id in configuration.member_ids

@@ -1,0 +1,39 @@
+"""The servers that the transport of a ØMQ Raft peer may contact."""
+
+from collections.abc import Iterable
+from typing import cast
+
+import trio
+from trio.testing import MockClock
+
+from consensus.core.model import Server
+from consensus.protocols.zmq_raft.peer.open_peer import core_options
+from consensus.protocols.zmq_raft.peer.peer_members import PeerMembers
+from consensus.protocols.zmq_raft.peer.peer_transport import PeerTransport
+from consensus.protocols.zmq_raft.wire.entries import configuration_of
+from tests.node.zmq_raft_group import peer
+
+
+class Contacts:
+    """The part of a transport that records the servers."""
+
+    def __init__(self) -> None:
+        self.names: set[object] = set()
+
+    def members(self, servers: Iterable[Server]) -> None:
+        self.names = {server.server_id for server in servers}
+
+
+async def test_removed_peer_reachable_while_core_sends(autojump_clock: MockClock) -> None:
+    """After the commit, the core sends the log for the shortest election timeout, which may exceed 5 s."""
+    contacts = Contacts()
+    founders = configuration_of(map(peer, (1, 2, 3)))
+    members = PeerMembers(cast(PeerTransport, contacts), "1", founders, core_options((20_000, 30_000)))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(members.run)
+        members.change(configuration_of(map(peer, (1, 2))), ())
+        await trio.sleep(20.1)
+        assert "3" in contacts.names
+        await trio.sleep(10)
+        assert contacts.names == {"1", "2"}
+        nursery.cancel_scope.cancel()
