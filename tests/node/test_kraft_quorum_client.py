@@ -30,6 +30,8 @@ from consensus.protocols.kafka.connections.service import ServedApi
 from consensus.protocols.kafka.topic.consumer_service import ConsumerService
 from consensus.protocols.kafka.wire.apis import ErrorCode
 from consensus.protocols.kafka.wire.messages_clients import FetchResponsePartition, MetadataRequest, MetadataResponse
+from consensus.protocols.kafka.wire.record_batches import encode_tail
+from consensus.protocols.kafka.wire.records import Record
 from consensus.protocols.kafka.wire.scram import ScramUsers
 from consensus.protocols.kraft.operators.log_records import (
     LogRecord,
@@ -43,7 +45,9 @@ from consensus.protocols.kraft.operators.quorum_directory import QuorumDirectory
 from consensus.protocols.kraft.operators.settings import VoterSettings
 from consensus.protocols.kraft.replica import open_voter
 from consensus.protocols.kraft.replica.open_voter import VoterOptions
+from consensus.protocols.kraft.wire.control_records import SNAPSHOT_HEADER, control_key, snapshot_header
 from consensus.storage import StorageOptions
+from consensus.storage.snapshots import snapshot_file
 from tests.node.kraft_topic import EPOCH, MemoryTopic, written
 from tests.node.test_kraft_voter import LOOPBACK, Quorum, batch, formatted, opened
 from tests.node.test_kraft_wrong_address import until
@@ -154,6 +158,21 @@ def test_compacted_log_reports_its_start(tmp_path: Path) -> None:
         first, *others = await read(client, 0)
         assert first == LogStart(start)
         assert next(item.offset for item in others if isinstance(item, LogRecord)) == start
+
+    run_story(tmp_path, story, servers=1)
+
+
+def test_snapshot_header_has_timestamp_of_last_entry(tmp_path: Path) -> None:
+    """Kafka's controllers show this timestamp as the time of their last applied record."""
+
+    async def story(quorum: Quorum, settings: list[VoterSettings], client: QuorumClient) -> None:
+        del client
+        leader = await quorum.leader()
+        await leader.topic.append(replace(batch(b"x"), records=(Record(123_456, None, b"x"),)), None)
+        snapshot = await leader.server.take_snapshot()
+        assert snapshot is not None
+        [file] = settings[0].log_dir.rglob(snapshot_file(snapshot.last))
+        assert encode_tail(control_key(SNAPSHOT_HEADER), snapshot_header(123_456)) in file.read_bytes()
 
     run_story(tmp_path, story, servers=1)
 

@@ -27,11 +27,11 @@ class Contacts:
 async def test_removed_peer_reachable_while_core_sends(autojump_clock: MockClock) -> None:
     """After the commit, the core sends the log for the shortest election timeout, which may exceed 5 s."""
     contacts = Contacts()
-    founders = configuration_of(map(peer, (1, 2, 3)))
+    founders = configuration_of(tuple(map(peer, (1, 2, 3))))
     members = PeerMembers(cast(PeerTransport, contacts), "1", founders, core_options((20_000, 30_000)))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(members.run)
-        members.change(configuration_of(map(peer, (1, 2))), ())
+        members.change(configuration_of(tuple(map(peer, (1, 2)))), ())
         await trio.sleep(20.1)
         assert "3" in contacts.names
         await trio.sleep(10)

@@ -257,7 +257,7 @@ class _VoterParts:
             features=KRAFT if settings.is_dynamic else KRAFT_STATIC,
             options=core_options(settings),
             server_options=_server_options(settings),
-            storage_options=StorageOptions(snapshot_form=KafkaSnapshotForm(_unix_ms)),
+            storage_options=StorageOptions(snapshot_form=KafkaSnapshotForm(lambda: self.machine.captured_ms)),
             cluster_id=self._directory.cluster_id,
             leader_records=leader_records(_unix_ms, is_dynamic=settings.is_dynamic),
             observe=observe,

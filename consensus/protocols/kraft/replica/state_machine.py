@@ -37,6 +37,7 @@ from consensus.protocols.kraft.wire.entries import (
     entries_by_batch,
     entry_head,
     next_sequence,
+    timestamp_of,
 )
 from consensus.storage.disk import StorageError
 
@@ -109,6 +110,9 @@ class QuorumLog:
         """Number of producers of each owner."""
         self._records = kept_records(max_bytes, metadata=metadata)
         self._applied: Index = 0
+        self._applied_ms = 0
+        self.captured_ms = 0
+        """Timestamp of the last entry in the newest snapshot."""
         self._is_within_batch = False
         self._clock_ms = 0
         self._open: WrittenBatch | None = None
@@ -122,7 +126,7 @@ class QuorumLog:
         """See `StateMachine.apply`."""
         for index, entry in enumerate(entries, first):
             self._apply(index, entry)
-        self._applied = first + len(entries) - 1
+        self._applied, self._applied_ms = first + len(entries) - 1, timestamp_of(entries[-1])
         self._is_within_batch = batch_continues_after(entries[-1])
 
     def snapshot_index(self) -> Index:
@@ -132,6 +136,7 @@ class QuorumLog:
 
     def snapshot(self) -> Iterator[bytes]:
         """See `StateMachine.snapshot`; a snapshot consists of whole record batches."""
+        self.captured_ms = self._applied_ms
         return self._written(self._rows(), self._clock_ms, self.records)
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:

@@ -113,6 +113,12 @@ def next_sequence(sequence: int, count: int = 1) -> int:
     return (sequence + count) % _SEQUENCES
 
 
+def timestamp_of(entry: Entry) -> int:
+    """Return the timestamp of an entry of any kind; 0 if it does not have one. Raises `KafkaWireError`."""
+    head = entry_head(_head_of(entry))
+    return 0 if head is None else head.timestamp_ms
+
+
 def control_data(control_type: int, value: bytes, timestamp_ms: int) -> bytes:
     """Return the data of a control record that is alone in its batch."""
     return leader_head(timestamp_ms) + encode_tail(control_key(control_type), value)

@@ -56,13 +56,13 @@ class KafkaSnapshotForm:
 
     file_format = 3
 
-    def __init__(self, unix_ms: Callable[[], int]) -> None:
-        """Make the form; `unix_ms` returns the time for a snapshot's header."""
-        self._unix_ms = unix_ms
+    def __init__(self, last_ms: Callable[[], int]) -> None:
+        """Make the form; `last_ms` returns the timestamp of the last entry that the snapshot covers."""
+        self._last_ms = last_ms
 
     def writing(self, last: LogId, configuration: Configuration) -> SnapshotWriting:
         """See `SnapshotForm.writing`."""
-        return _KafkaSnapshotWriter(last, configuration, self._unix_ms())
+        return _KafkaSnapshotWriter(last, configuration, self._last_ms())
 
     def reading(self, last: LogId, configuration: Configuration) -> SnapshotReading:
         """See `SnapshotForm.reading`."""
