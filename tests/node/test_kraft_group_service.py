@@ -438,6 +438,16 @@ async def test_members_and_groups_are_limited(autojump_clock: MockClock) -> None
     assert await join("i") == ErrorCode.MEMBER_ID_REQUIRED
 
 
+async def test_join_refused_for_space_does_not_create_group() -> None:
+    """The group would count for its user, and be closed to other users, until the next leader."""
+    service = GroupService(coordinating(), GroupOptions(max_members_of_user=1))
+    assert (await service.join_group(join_of(), caller(4))).error_code == ErrorCode.MEMBER_ID_REQUIRED
+    refused = await service.join_group(join_of(group_id="other"), caller(4))
+    assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    listed = (await service.list_groups(groups.ListGroupsRequest(), caller(5))).groups
+    assert [each.group_id for each in listed] == ["g"]
+
+
 async def test_group_requests_of_other_user_are_refused(autojump_clock: MockClock) -> None:
     service = GroupService(coordinating())
     alice, bob = (replace(caller(3), principal=f"User:{name}") for name in ("alice", "bob"))

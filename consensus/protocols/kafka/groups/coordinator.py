@@ -165,6 +165,7 @@ class GroupCoordinator:
                 group_id, delay_ms, self._first_generation(), request.principal
             )
         if not group.knows(request) and not self._has_room_in(group):
+            self._drop_if_empty(group)
             return Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
         new_id = f"{(request.instance_id or request.client_id)[:_MAX_CLIENT_ID_CHARACTERS]}-{uuid4()}"
         waiting = self._open()
