@@ -15,7 +15,9 @@ from bridge.node.kafka.farm_quorum import quorum_of
 from consensus.core.model import Configuration, Server
 from consensus.protocols import zmq_raft
 from consensus.protocols.zmq_raft.counters import PeerEvent
-from consensus.protocols.zmq_raft.peer import peer_transport
+from consensus.protocols.zmq_raft.peer.open_peer import core_options
+from consensus.protocols.zmq_raft.peer.peer_link import PeerTimes
+from consensus.protocols.zmq_raft.peer.peer_transport import PeerTransport
 from consensus.protocols.zmq_raft.sockets import zmq_context
 from consensus.protocols.zmq_raft.wire.messages import Peer
 from gossip import Address
@@ -147,18 +149,31 @@ async def test_zmq_peer_with_wrong_setting_is_reached_as_logged(tmp_path: Path) 
 
 @pytest.mark.parametrize(("setting", "tried"), [("tcp://127.0.0.1:4", 1), ("tcp://127.0.0.1:3", 0)])
 async def test_zmq_peer_is_not_tried_at_url_of_other_peer(
-    setting: str, tried: int, monkeypatch: pytest.MonkeyPatch
+    setting: str, tried: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The server at that URL could vote twice: for itself, and for the peer with the wrong setting."""
-    monkeypatch.setattr(peer_transport, "ELSEWHERE_S", 0.0)
+    times = PeerTimes.for_options(core_options((5_000, 10_000)))
     with zmq_context() as context:
-        transport = peer_transport.PeerTransport(
-            context, "1", IDENT, "tcp://127.0.0.1:*", lambda *_: None, snapshot=lambda: None, elsewhere={"2": setting}
+        transport = PeerTransport(
+            context,
+            "1",
+            IDENT,
+            "tcp://127.0.0.1:*",
+            lambda *_: None,
+            snapshot=lambda: None,
+            times=times,
+            elsewhere={"2": setting},
         )
         transport.members([Server(name, f"tcp://127.0.0.1:{name}") for name in "123"])
         async with trio.open_nursery() as nursery:
             await nursery.start(transport.run, Script())
             transport.send("2", heartbeat(1))
+            # A reply may take half of the shortest election timeout.
+            await trio.sleep(2.5)
+            transport.send("2", heartbeat(2))
+            assert PeerEvent.MEMBER_AT_OTHER_ADDRESS not in transport.counters
+            await trio.sleep(7.5)
+            transport.send("2", heartbeat(3))
             assert transport.counters.get(PeerEvent.MEMBER_AT_OTHER_ADDRESS, 0) == tried
             nursery.cancel_scope.cancel()
 

@@ -70,6 +70,8 @@ class PeerTimes(Struct, frozen=True):
     reconnect_ms: int = 50
     lost_ms: int = 2_000
     """Maximum time without a connection or an acknowledgment before the connection is replaced."""
+    elsewhere_ms: int = 1_000
+    """Time without a reply until a member is tried at its other URL: several elections and heartbeats."""
 
     @classmethod
     def for_options(cls, options: Options) -> "PeerTimes":
@@ -84,6 +86,7 @@ class PeerTimes(Struct, frozen=True):
             heartbeat_ms=retry_ms // 2,
             chunk_ms=retry_ms,
             configuration_ms=max(200, retry_ms),
+            elsewhere_ms=max(1_000, 2 * options.election_timeout_min_ms),
         )
 
 

@@ -54,8 +54,6 @@ from consensus.protocols.zmq_raft.wire.messages import (
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.interfaces import Receiver, next_call
 
-ELSEWHERE_S: Final = 1.0
-"""Seconds without a reply until a member is tried at its other URL: several elections and heartbeats."""
 _SENDER_FRAMES: Final = 6
 """Frames of a peer's request up to its term: identity, message id, type, ident, sender's id, term."""
 _EVERY_PEER: Final = Extensions(configurations=True)
@@ -169,7 +167,7 @@ class PeerTransport:
         """
         name = peer_id(recipient)
         member = self._members.get(name.encode())
-        if member is not None and member.link.unanswered_s >= ELSEWHERE_S:
+        if member is not None and 1000 * member.link.unanswered_s >= self._times.elsewhere_ms:
             self._turn(name)
             member = self._members.get(name.encode())
         if member is None:
