@@ -36,6 +36,7 @@ from consensus.protocols.kafka.wire.limits import (
 )
 from consensus.protocols.kafka.wire.scram import Mechanism, ScramCredential, ScramUsers
 from consensus.protocols.kraft.operators.settings import (
+    ID_LIMIT,
     NamedVoter,
     SettingsError,
     VoterSettings,
@@ -130,7 +131,7 @@ def parse_initial_voters(text: str) -> tuple[NamedVoter, ...]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         node_id, at, rest = part.partition("@")
         where, colon, directory = rest.rpartition(":")
-        if not at or not colon or not node_id.isdecimal():
+        if not at or not colon or not node_id.isdecimal() or int(node_id) >= ID_LIMIT:
             raise SettingsError(f"{part!r} is not a controller: write it as id@host:port:directory-id")
         try:
             key = ReplicaKey(int(node_id), uuid_of_text(directory).bytes)

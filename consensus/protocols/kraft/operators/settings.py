@@ -27,7 +27,7 @@ from consensus.protocols.kafka.wire.messages_admin import AddRaftVoterRequestLis
 VOTERS: Final = "controller.quorum.voters"
 BOOTSTRAP_SERVERS: Final = "controller.quorum.bootstrap.servers"
 _PORT_LIMIT: Final = 65_536
-_ID_LIMIT: Final = 2**31
+ID_LIMIT: Final = 2**31
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _ADDRESS: Final = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]*)):([0-9]{1,5})")
 
@@ -148,6 +148,8 @@ def check_settings(settings: VoterSettings) -> VoterSettings:
         least = 0 if field.name in ("append_linger_ms", "node_id") else 1
         if field.type is int and value < least:
             raise SettingsError(f"{_name_of(field.name)} is {value}: the minimum is {least}")
+    if settings.node_id >= ID_LIMIT:
+        raise SettingsError(f"node.id is {settings.node_id}: the maximum is {ID_LIMIT - 1}")
     if settings.election_timeout_ms < _SHORTEST_TIMEOUT_MS or settings.fetch_timeout_ms < _SHORTEST_TIMEOUT_MS:
         raise SettingsError(
             f"{_name_of('election_timeout_ms')} and {_name_of('fetch_timeout_ms')} are at least "
@@ -243,7 +245,7 @@ def static_voters(name: str, text: str) -> tuple[NamedVoter, ...]:
     voters = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         node_id, at, where = part.partition("@")
-        if not at or not node_id.isdecimal() or int(node_id) >= _ID_LIMIT:
+        if not at or not node_id.isdecimal() or int(node_id) >= ID_LIMIT:
             raise SettingsError(f"{name} has {part!r}: write each voter as id@host:port")
         voters.append(NamedVoter(ReplicaKey(int(node_id)), *address(name, where)))
     return tuple(voters)
