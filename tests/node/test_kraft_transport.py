@@ -232,6 +232,18 @@ def test_connection_backoff_doubles_from_20_to_1000_ms() -> None:
         assert full_ms * 0.8 <= backoff.next_s() * 1_000 <= full_ms
 
 
+async def test_first_backoff_above_maximum_is_limited() -> None:
+    """An operator may set only `controller.quorum.retry.backoff.ms`, above the default maximum."""
+    retry = RetryTimes(first_ms=2_000)
+    transport = KraftTransport(KnownReplicas(ONE), read_entries, retry=retry, random=Random(2))
+    assert 0.8 <= transport.backoff().next_s() <= 1
+    async with trio.open_nursery() as nursery:
+        await nursery.start(transport.run, RecordedReceiver())
+        transport.send(TWO, VOTE)
+        await until_counted(transport, TransportEvent.PEER_WITHOUT_ADDRESS)
+        nursery.cancel_scope.cancel()
+
+
 async def test_peer_address_may_appear_and_change_later() -> None:
     async with transport_to(None) as pair:
         pair.transport.send(TWO, VOTE)

@@ -410,5 +410,6 @@ class KraftTransport:
                 self._lanes.clear()
 
     def backoff(self) -> Backoff:
-        """Return the delays between the attempts of one lane to connect."""
-        return Backoff(self._retry.first_ms / 1000, self._retry.max_ms / 1000, self.random, spread=_JITTER)
+        """Return the delays between the attempts of one lane to connect. The maximum also limits the first delay."""
+        first_ms, max_ms = min(self._retry.first_ms, self._retry.max_ms), self._retry.max_ms
+        return Backoff(first_ms / 1000, max_ms / 1000, self.random, spread=_JITTER)
