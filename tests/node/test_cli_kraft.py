@@ -66,8 +66,10 @@ FORMAT = ("format", "-c")
         (("--random-cluster-id", "-s", "--set", "controller.listener.names=X"), "controller.listener.names is X"),
         (
             ("--random-cluster-id", "-s", "--set", "listeners=CONTROLLER://:1"),
-            "put a host into listeners or advertised",
+            "put its host and port into listeners or advertised",
         ),
+        (("--random-cluster-id", "-s", "--set", "listeners=CONTROLLER://0.0.0.0:1"), "find this one at 0.0.0.0:1"),
+        (("--random-cluster-id", "-s", "--set", "listeners=CONTROLLER://127.0.0.1:0"), "find this one at 127.0.0.1:0"),
         (("--random-cluster-id", "-s", "--set", "listeners=A://a:1,B://a:2"), "listeners names several"),
     ],
 )

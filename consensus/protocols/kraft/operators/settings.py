@@ -174,8 +174,13 @@ def _check_listeners(settings: VoterSettings) -> None:
             raise SettingsError(f"advertised.listeners has {endpoint.name}, which is not among listeners: add it there")
     if settings.listener_names not in ("", name):
         raise SettingsError(f"controller.listener.names is {settings.listener_names}, but the listener is {name}")
-    if not settings.advertised[0].host:
-        raise SettingsError("other servers could not find this one: put a host into listeners or advertised.listeners")
+    own = settings.advertised[0]
+    is_placeholder = not own.port or own.host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
+    if not own.host or (settings.is_dynamic and is_placeholder):
+        raise SettingsError(
+            f"other servers could not find this one at {endpoint_text(own.host, own.port)}: put its host and port into"
+            " listeners or advertised.listeners"
+        )
 
 
 def core_options(settings: VoterSettings) -> Options:
