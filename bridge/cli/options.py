@@ -202,7 +202,7 @@ def write_user_file(path: Path, text: str) -> None:
             path.write_text(text, encoding="utf-8")
         return
     os.umask(umask := os.umask(0o077))
-    replace_text(target, text, 0o666 & ~umask)
+    replace_text(Path(os.path.realpath(path)), text, 0o666 & ~umask)
 
 
 def replace_text(path: Path, text: str, mode: int) -> None:

@@ -107,13 +107,13 @@ def gossip(
 def _require_writable(plot: Path) -> None:
     """Check that the chart can be written, before a run that may take hours; do not change an existing file."""
     target = Path(os.path.realpath(plot))  # `resolve` raises RuntimeError for a link to itself.
-    is_new = not target.exists()
+    is_new = not plot.exists()
     try:
-        with target.open("ab"):
+        with plot.open("ab"):
             pass
         if is_new:
             target.unlink()
-        elif target.is_file():  # The chart is written next to it, and replaces it.
+        elif plot.is_file():  # The chart is written next to it, and replaces it.
             tempfile.TemporaryFile(dir=target.parent).close()
     except OSError as error:
         fail(f"the chart cannot be written to {plot} ({error.strerror or error}): name another place")
