@@ -257,7 +257,7 @@ def submit(*, entry: str, request_id: str | None, client_key: Path | None, node:
     Exit codes: 0 committed, and accepted by the farm; 1 not committed, or refused by the farm, with the reason. If the
     outcome is unknown, the command prints the id for a repetition, which the farm applies only once.
     """
-    if request_id is not None and not request_id.isprintable():
+    if request_id is not None and parse_request_id(request_id) is None:
         fail(f"{request_id} is not a request id: copy the id that `submit` has printed")
     data = (sys.stdin.read() if entry == "-" else entry).encode(errors="surrogateescape")
     with failures(KeyFileError):

@@ -292,7 +292,7 @@ def test_submission_has_request_id_for_repetition(node: Node, garlicfarm: Callab
     assert "To repeat it without harm, here or at another node: --request-id me-200-3" in error_line(result)
     refused = garlicfarm("submit", "--request-id", "me", "{}")
     assert refused.exit_code == 1
-    assert "not CLIENT-BORN-SEQUENCE" in error_line(refused)
+    assert error_line(refused) == "garlicfarm: me is not a request id: copy the id that `submit` has printed"
 
 
 def test_log_page_is_linearizable_on_request(node: Node, garlicfarm: Callable[..., Result]) -> None:
