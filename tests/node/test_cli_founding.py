@@ -23,16 +23,18 @@ from bridge.node.detecting.machine import MachineFiles
 from bridge.node.inviting.granting import settings_for
 from bridge.node.inviting.invitations import Invitations
 from bridge.node.inviting.inviting import create_invitation
+from bridge.node.inviting.redeeming import JoinError
 from bridge.node.inviting.spare_keys import SpareKeys
+from bridge.node.membership.own_name import own_end, remembered_name
 from bridge.node.security.key_files import KeyFileError, load_farm_key
 from bridge.node.settings.bundle import BundleError, bundle_text, parse_bundle
 from bridge.node.settings.configuration import ConfigurationError, load_configuration
 from bridge.node.settings.places import Places, default_configuration, has_service, node_places
 from bridge.wire.i2p.destination_keys import new_master_key, parse_signing_key, signing_key_text
 from bridge.wire.keys.farm_key import new_farm_key
-from bridge.wire.keys.invitation import Granted, InviterAddress, Token, parse_token
+from bridge.wire.keys.invitation import Granted, InviterAddress, RefusalCode, Token, parse_token
 from deploy import example_configuration
-from gossip.node import NodeIdentity
+from gossip.node import NodeIdentity, load_identity
 from tests.effort import IS_SOAK, few_of
 
 BIND = ("--bind", "127.0.0.1:17668")
@@ -154,6 +156,27 @@ def test_join_accepts_public_address_if_bundle_does(
     assert (done.exit_code == 0) is allow_wan, done.output
     assert ("gossip.bind" in done.stderr) is not allow_wan
     assert (default_configuration() is not None) is allow_wan
+
+
+def test_join_with_taken_name_of_host_uses_own_name(garlicfarm: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = list[str]()
+
+    async def redeem(_token: Token, _identity: NodeIdentity, name: str) -> Granted:
+        names.append(name)
+        if name in {"cloned", "named"}:
+            raise JoinError("a running node has this name", RefusalCode.NAME_TAKEN)
+        return Granted(bundle_text(new_farm_key(3), {}), "site-a", ())
+
+    monkeypatch.setattr(join_command, "redeem", redeem)
+    monkeypatch.setattr("socket.gethostname", lambda: "cloned")
+    token = str(Token((InviterAddress("127.0.0.1", 1),), bytes(32), bytes(16)))
+    refused = garlicfarm("join", token, *BIND, "--name", "named", "--no-start")
+    assert (refused.exit_code, names) == (1, ["named"])
+    assert garlicfarm("join", token, *BIND, "--no-start").exit_code == 0
+    configuration = load_configuration(node_places().configuration)
+    own = own_end("cloned", load_identity(configuration.state_dir).node_id)
+    assert names[1:] == ["cloned", own]
+    assert remembered_name(configuration).name == own
 
 
 def test_init_with_wrong_clock_does_not_write(

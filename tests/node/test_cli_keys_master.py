@@ -21,6 +21,7 @@ from bridge.cli.keys import master as master_command
 from bridge.cli.keys import receive as receiving
 from bridge.cli.main import cli
 from bridge.node.inviting.spare_keys import SpareKeys
+from bridge.node.membership.own_name import note_name, remembered_name
 from bridge.node.security.key_files import load_farm_key, load_master_key, load_signing_key
 from bridge.node.security.local_trust import facts_about_node
 from bridge.node.settings.bundle import bundle_text
@@ -135,7 +136,7 @@ def granting(monkeypatch: pytest.MonkeyPatch, farm_key: FarmKey, *keys: SigningK
     async def redeem(_: Token, identity: NodeIdentity, name: str) -> Granted:
         await trio.lowlevel.checkpoint()
         assert identity.node_id == load_identity(node_places().state_dir).node_id
-        assert name == load_configuration(node_places().configuration).name
+        assert name == remembered_name(load_configuration(node_places().configuration)).name
         return Granted(bundle_text(farm_key, {}), "site-a", tuple(map(signing_key_text, keys)))
 
     monkeypatch.setattr(receiving, "redeem", redeem)
@@ -145,6 +146,7 @@ def granting(monkeypatch: pytest.MonkeyPatch, farm_key: FarmKey, *keys: SigningK
 def test_joined_node_receives_its_signing_key(garlicfarm: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     master, now_s = new_master_key(), int(time.time())
     token = granting(monkeypatch, load_farm_key(node_places().farm_key), master.sign_transient(now_s, TRANSIENT_LIFE_S))
+    note_name(node_places().state_dir, "renamed")
     done = garlicfarm("keys", "receive", token)
     assert done.exit_code == 0, done.output
     assert master.destination.address in done.stdout

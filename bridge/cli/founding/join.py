@@ -36,15 +36,16 @@ from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import ask_secret, echo, is_terminal, print_json
 from bridge.cli.router.attaching import offer_router
 from bridge.node.inviting.redeeming import JoinError, redeem
+from bridge.node.membership.own_name import note_name, own_end
 from bridge.node.security.key_files import read_private_file
 from bridge.node.settings.bundle import BundleError, parse_bundle
 from bridge.node.settings.configuration import name_of_host
 from bridge.node.settings.places import Places, node_places
 from bridge.wire.i2p.destination_keys import DestinationKeyError, SigningKey, parse_signing_key
-from bridge.wire.keys.invitation import TOKEN_LIMIT_CHARACTERS, Token, parse_token
+from bridge.wire.keys.invitation import TOKEN_LIMIT_CHARACTERS, Granted, RefusalCode, Token, parse_token
 from bridge.wire.keys.text import KeyTextError
 from gossip import StateError
-from gossip.node import load_identity
+from gossip.node import NodeIdentity, load_identity
 
 token_file_option = click.option(
     "--token-file",
@@ -103,6 +104,21 @@ def join(
         start_node(places)
 
 
+def _granted(places: Places, token: Token, identity: NodeIdentity, name: str | None) -> Granted:
+    """Redeem the token. If another node has the name of the host, store this node's name for its first start."""
+    host = name_of_host(socket.gethostname())
+    try:
+        return trio.run(redeem, token, identity, name or host)
+    except JoinError as error:
+        if name is not None or error.code is not RefusalCode.NAME_TAKEN:
+            raise
+    own = own_end(host, identity.node_id)
+    granted = trio.run(redeem, token, identity, own)
+    with as_node_user(places):
+        note_name(places.state_dir, own)
+    return granted
+
+
 def secret_token(token_file: Path | None) -> str:
     """Return the token from a file, standard input or the prompt; the printed `garlicfarm join TOKEN` is valid too."""
     if token_file is not None and str(token_file) != "-":
@@ -124,7 +140,7 @@ def _redeemed(
         check_own_settings(places, own)
     with as_node_user(places):
         identity = load_identity(places.state_dir)
-    granted = trio.run(redeem, token, identity, name or name_of_host(socket.gethostname()))
+    granted = _granted(places, token, identity, name)
     farm_key, shared = parse_bundle(granted.bundle)
     keys = [parse_signing_key(each) for each in granted.signing_keys]
     settings, files = with_signing_keys(places.directory, merged(own, shared), keys)

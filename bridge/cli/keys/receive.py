@@ -23,6 +23,7 @@ from bridge.cli.keys.master import START_AGAIN, refuse_configured
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, end_with_json
 from bridge.node.inviting.redeeming import JoinError, redeem
+from bridge.node.membership.own_name import remembered_name
 from bridge.node.security.key_files import KeyFileError, save_signing_key
 from bridge.node.settings.bundle import BundleError, parse_bundle
 from bridge.node.settings.configuration import NodeConfiguration, load_configuration
@@ -74,7 +75,8 @@ def _granted(places: Places, configuration: NodeConfiguration, token: Token) -> 
     label = node_farm_key(places, configuration.farm_key).label
     with as_node_user(places):
         identity = load_identity(configuration.state_dir)
-    granted = trio.run(redeem, token, identity, configuration.name)
+        name = remembered_name(configuration).name
+    granted = trio.run(redeem, token, identity, name)
     if parse_bundle(granted.bundle)[0].label != label:
         raise KeyFileError("the token belongs to another farm; the files here stay as they were")
     return granted

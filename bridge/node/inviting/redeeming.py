@@ -22,6 +22,8 @@ from bridge.wire.keys.invitation import (
     InvitationError,
     InviterAddress,
     JoinRequest,
+    Refusal,
+    RefusalCode,
     Reply,
     Token,
     decode_message,
@@ -38,6 +40,10 @@ _BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSl
 
 class JoinError(Exception):
     """The token could not be redeemed; the text has the reason and the next step."""
+
+    def __init__(self, text: str, code: RefusalCode | None = None) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 async def redeem(token: Token, identity: NodeIdentity, name: str) -> Granted:
@@ -80,8 +86,8 @@ async def _redeemed(
             " token stays valid for it"
         ) from None
     if reply.granted is None:
-        refusal = reply.refusal
-        raise JoinError(f"the node at {place} refuses: {'unknown' if refusal is None else refusal.text}")
+        refusal = reply.refusal or Refusal(RefusalCode.FAILED, "unknown")
+        raise JoinError(f"the node at {place} refuses: {refusal.text}", refusal.code)
     return reply.granted
 
 
