@@ -110,13 +110,15 @@ def refuse_older(root: Output, batch: int, noted: int) -> None:
         end = "is missing or empty" if batch < 0 else f"ends with batch {batch}"
         raise TableDamagedError(
             f"{root} {end} and had batch {noted} before: it is older than the other tables, or its last commit was"
-            f" lost; {repair_remedy(root.parent)}"
+            f" lost; {ALL_FROM_BACKUP if root.name in OF_WATCH else repair_remedy(root.parent)}"
         )
 
 
 def repair_remedy(output: Output) -> str:
     """Return the remedy for tables, records and checkpoints from different times."""
-    return f"stop the pipeline and run `garlicfarm pipeline repair --output {shlex.quote(str(output))}`, {_FROM_BACKUP}"
+    return (
+        f"stop the pipeline and run `garlicfarm pipeline repair --output {shlex.quote(str(output))}`, {ALL_FROM_BACKUP}"
+    )
 
 
 def refuse_record(output: Output, query: str, record: NotedBatches | None, last: int) -> None:
@@ -311,7 +313,7 @@ def _other_record(path: Output, fault: str) -> TableDamagedError:
 
 
 def _damaged(path: Output, error: Exception) -> TableDamagedError:
-    return TableDamagedError(f"{path} is damaged ({error}): {_FROM_BACKUP}")
+    return TableDamagedError(f"{path} is damaged ({error}): {ALL_FROM_BACKUP}")
 
 
 def _through(noted: _Noted) -> dict[str, int]:

@@ -41,6 +41,11 @@ BATCH = "batch_id"
 BATCH_COLUMNS = (BATCH, "batch")
 """`BATCH`, and the column of `gold_windows`."""
 FROM_BACKUP = "restore it from a backup, or make the tables again from the log in another output directory"
+ALL_FROM_BACKUP = (
+    "restore the entire output directory from one backup, or read the log again into another output directory"
+)
+"""The remedy if the other tables depend on the lost data."""
+OF_WATCH = frozenset({"transitions", "watch_state", "current_watched"})
 NOT_REPAIRED = frozenset({"alerts", "alerting_states", "gold_windows"})
 """Tables that `garlicfarm pipeline repair` does not repair."""
 _COUNTED_TEXTS = frozenset({"farm"})
@@ -169,6 +174,8 @@ def read_on_disk(root: Output, path: str, read: Callable[[Path], Read], *, is_cu
 
 def remedy(root: Output) -> str:
     """Return the remedy for a damaged table."""
+    if root.name in OF_WATCH:
+        return ALL_FROM_BACKUP
     if root.name in NOT_REPAIRED:
         return FROM_BACKUP
     return f"run `garlicfarm pipeline repair --output {shlex.quote(str(root.parent))}`, {FROM_BACKUP}"

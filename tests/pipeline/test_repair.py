@@ -21,7 +21,7 @@ from pipeline.gold.tables import SPECS, WINDOWS_SPEC, Gold
 from pipeline.lake import LOCK_FILE, EventsTable, Lake
 from pipeline.local.checkpoint import EVENTS_CHECKPOINT
 from pipeline.repair.damage import Damage, examine
-from pipeline.repair.record import stored_notes
+from pipeline.repair.record import WATCH, stored_notes
 from pipeline.repair.repairing import current_rows, repair
 from pipeline.run import CONTINUED, LAYOUT, LAYOUT_FILE, claim_layout
 from pipeline.serve.query import QueryError, documents, query_result
@@ -534,6 +534,17 @@ def test_damaged_watch_is_refused(damage: Damaging, watched: Path, tmp_path: Pat
     damage(tmp_path)
     with pytest.raises(TableDamagedError, match=r"(watch_state|transitions) lost commits or files"):
         repair_from(tmp_path, two_days())
+
+
+def test_repair_is_not_advised_for_damaged_watch(watched: Path, tmp_path: Path) -> None:
+    shutil.copytree(watched, tmp_path, dirs_exist_ok=True)
+    for spec in WATCH:
+        remove_file(spec.name)(tmp_path)
+        with pytest.raises(TableDamagedError, match="missing: restore the entire"):
+            stored_rows(tmp_path / spec.name, spec.schema)
+    remove("transitions")(tmp_path)
+    with pytest.raises(QueryError, match="lost; restore the entire"):
+        documents(tmp_path, "SELECT * FROM transitions")
 
 
 @pytest.mark.parametrize(
