@@ -3,17 +3,23 @@
 The tests are short versions of `python -m benchmarks gossip-many gossip-kill gossip-stop`, which print the figures.
 """
 
+import time
+
 import pytest
 
 from benchmarks.gossip import NODES_IN_ONE, SIZE, converge_in_one_process, stop_some, times_seen
 from benchmarks.gossip_group import processes
 
 TIMEOUT_S = 40.0
+PROCESSOR_S = 10.0
+"""Processor seconds of fifty nodes, which need 2. Elapsed time would measure the other programs of the machine."""
 
 
 @pytest.mark.soak
 async def test_fifty_nodes_in_one_process_discover_each_other() -> None:
-    assert 0 < await converge_in_one_process(NODES_IN_ONE) < TIMEOUT_S
+    begun = time.process_time()
+    await converge_in_one_process(NODES_IN_ONE)
+    assert time.process_time() - begun < PROCESSOR_S
 
 
 @pytest.mark.soak
