@@ -5,6 +5,8 @@ A table contains each batch exactly once. DuckDB and Polars read the same direct
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -38,18 +40,24 @@ CLOCKS = BASE_SPECS["clocks"]
 WIDER = CLOCKS.schema.append(pa.field("note", pa.string()))
 KILLS = 20
 WRITING = """
-import sys
+import os, signal, sys
 from pathlib import Path
-from tests.pipeline.test_delta_tables import clock
-from tests.pipeline.made_tables import write_batch
+from pipeline.tables.delta import Table
 from pipeline.tables.upkeep import tidy
-output, begin = Path(sys.argv[1]), int(sys.argv[2])
-print("ready", flush=True)
-for batch in range(begin, begin + 10_000):
-    table = write_batch(output, "clocks", batch, [clock(batch), clock(batch)])
-    if batch % 8 == 0:
-        tidy(table, None)
+from tests.pipeline.made_tables import write_batch
+from tests.pipeline.test_delta_tables import CLOCKS, LOG, clock
+output = Path(sys.argv[1])
+for processor_s in sys.stdin:
+    if not os.fork():
+        begin = Table(output, CLOCKS).committed(LOG)
+        signal.setitimer(signal.ITIMER_PROF, float(processor_s))
+        for batch in range(begin, begin + 10_000):
+            table = write_batch(output, "clocks", batch, [clock(batch), clock(batch)])
+            if batch % 8 == 0:
+                tidy(table, None)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
+"""A program that reads processor times; for each, a run writes batches until the kernel kills it after that time."""
 
 
 def clock(index: int) -> dict[str, Any]:
@@ -223,17 +231,18 @@ def test_duckdb_and_polars_read_current_and_older_version(tmp_path: Path) -> Non
 
 @pytest.mark.soak
 def test_killed_run_neither_loses_nor_repeats_rows(tmp_path: Path) -> None:
-    write_batch(tmp_path, "clocks", 0, [clock(0), clock(0)])
-    for attempt in range(KILLS):
-        begin = Table(tmp_path, CLOCKS).committed(LOG)
-        command = [sys.executable, "-c", WRITING, str(tmp_path), str(begin)]
-        with child(command) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            time.sleep(0.15 + attempt * 0.07)
-        # the next run repeats an incomplete batch
-        last = Table(tmp_path, CLOCKS).committed(LOG)
-        assert indexes(tmp_path) == sorted([*range(last + 1), *range(last + 1)]), f"kill {attempt}"
+    last = 0
+    write_batch(tmp_path, "clocks", last, [clock(last)] * 2)
+    with child([sys.executable, "-c", WRITING, str(tmp_path)], stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for kill in range(KILLS):
+            print(0.1 + kill / 40, file=process.stdin, flush=True)
+            assert int(process.stdout.readline()) == -signal.SIGPROF
+            # the next run repeats an incomplete batch
+            begin, last = last, Table(tmp_path, CLOCKS).committed(LOG)
+            assert begin < last
+            assert indexes(tmp_path) == sorted([*range(last + 1)] * 2), f"kill {kill}"
 
 
 def test_damaged_table_error_names_file_and_remedy(tmp_path: Path) -> None:
