@@ -109,14 +109,17 @@ def with_files(files: Mapping[str, Path], directory: str, command: Sequence[str]
 
 @dataclass(frozen=True)
 class ClientNamespace:
-    """A network namespace with one open port, which leads to a port outside. `holder` is a process in it."""
+    """A network namespace with the loopback device. `holder` is a process in it."""
 
     holder: int
     accepted: list[socket.socket] = field(default_factory=list)
-    """The connections to the open port."""
+    """The connections to its open port, if it has one."""
 
     def inside(self, command: Sequence[str]) -> list[str]:
         return ["nsenter", "--target", str(self.holder), "--net", *command]
+
+    def ip(self, *arguments: str) -> None:
+        subprocess.run(self.inside([program("ip"), *arguments]), check=True, timeout=_IP_TIMEOUT_S)
 
     def opened(self) -> dict[str, int]:
         """Return the numbers of TCP connections and UDP datagrams that programs in the namespace have begun to send."""
@@ -132,15 +135,23 @@ class ClientNamespace:
 
 
 @contextmanager
-def client_namespace(port: int, target: tuple[str, int]) -> Iterator[ClientNamespace]:
-    """Make a namespace whose port of loopback leads to `target` outside, within the block."""
+def network_namespace() -> Iterator[ClientNamespace]:
+    """Make a namespace for the block."""
     with child(["unshare", "--net", "sleep", "infinity"]) as holder:
         found = ClientNamespace(holder.pid)
         own, entered = Path("/proc/self/ns/net"), Path(f"/proc/{holder.pid}/ns/net")
         wait_until(lambda: entered.readlink() != own.readlink(), _IP_TIMEOUT_S, "the process enters a namespace")
-        for step in (("link", "set", "lo", "up"), *(("-4", *_ALL_LOCAL), ("-6", *_ALL_LOCAL))):
-            subprocess.run(found.inside([program("ip"), *step]), check=True, timeout=_IP_TIMEOUT_S)
-        with _listener_in(holder.pid, port) as listener:
+        found.ip("link", "set", "lo", "up")
+        yield found
+
+
+@contextmanager
+def client_namespace(port: int, target: tuple[str, int]) -> Iterator[ClientNamespace]:
+    """Make a namespace whose port of loopback leads to `target` outside, within the block."""
+    with network_namespace() as found:
+        for family in ("-4", "-6"):
+            found.ip(family, *_ALL_LOCAL)
+        with _listener_in(found.holder, port) as listener:
             relay = threading.Thread(target=_relay, args=(listener, target, found.accepted), daemon=True)
             relay.start()
             try:

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from click.testing import CliRunner
 
-from bridge.cli.main import cli
-from tests.end_to_end.farm import tail, wait_until
+from tests.end_to_end.farm import command, tail, wait_until
 from tests.interop.i2p import namespace
-from tests.interop.i2p.namespace import I2PD, library_path
+from tests.interop.i2p.namespace import I2PD, ClientNamespace, library_path
 from tests.interop.i2p.router import NETWORK_ID
 from tests.processes import END_S
 
@@ -30,10 +28,14 @@ ALONE: Final = ("--reseed.threshold=0", "--nettime.enabled=false", "--upnp.enabl
 
 
 class LoneI2pd:
-    """An i2pd with the configuration of Debian's package and one tunnel."""
+    """An i2pd with the configuration of Debian's package and one tunnel.
 
-    def __init__(self, directory: Path) -> None:
+    Its namespace does not have the routers of the closed network: the command would attach one of them.
+    """
+
+    def __init__(self, directory: Path, space: ClientNamespace) -> None:
         self.directory = directory
+        self.space = space
         self.conf = directory / "i2pd.conf"
         self.log = directory / "log"
         self.process: subprocess.Popen[bytes] | None = None
@@ -44,11 +46,14 @@ class LoneI2pd:
     def start(self) -> None:
         """Start it, and return when SAM listens, which it starts last of the services that are on by default."""
         at = self.directory
-        command = [str(I2PD), f"--datadir={at}", f"--certsdir={at}/certs", f"--conf={self.conf}", "--log=file"]
-        command += [f"--logfile={self.log}", "--loglevel=info", f"--netid={NETWORK_ID}", *ALONE]
+        program = [str(I2PD), f"--datadir={at}", f"--certsdir={at}/certs", f"--conf={self.conf}", "--log=file"]
+        program += [f"--logfile={self.log}", "--loglevel=info", f"--netid={NETWORK_ID}", *ALONE]
         self.log.unlink(missing_ok=True)
         self.process = subprocess.Popen(
-            command, env={**os.environ, "LD_LIBRARY_PATH": library_path()}, cwd=at, stdin=subprocess.DEVNULL
+            self.space.inside(program),
+            env={**os.environ, "LD_LIBRARY_PATH": library_path()},
+            cwd=at,
+            stdin=subprocess.DEVNULL,
         )
         wait_until(lambda: self._state("sam") == "on" or None, START_S, "i2pd listens", lambda: tail(self.log))
 
@@ -58,8 +63,19 @@ class LoneI2pd:
             self.process.wait(END_S)
 
     def _state(self, service: str) -> str:
-        found = document("--json")["routers"]
+        found = self.detect()["routers"]
         return str(found[0][service]["state"]) if found else ""
+
+    def detect(self, *arguments: str | Path) -> dict[str, Any]:
+        """Return the JSON of the command."""
+        done = subprocess.run(
+            self.space.inside(command("router", "detect", "--json", *arguments)),
+            stdout=subprocess.PIPE,
+            timeout=END_S,
+            check=False,
+        )
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
 
 
 @pytest.fixture
@@ -67,20 +83,13 @@ def router(tmp_path: Path) -> Iterator[LoneI2pd]:
     reason = namespace.missing() or namespace.outside()
     if reason is not None:
         pytest.skip(reason)
-    namespace.isolate([])
-    made = LoneI2pd(tmp_path / "i2pd")
-    try:
-        made.start()
-        yield made
-    finally:
-        made.stop()
-
-
-def document(*arguments: str) -> dict[str, Any]:
-    """Return the JSON of the command."""
-    done = CliRunner().invoke(cli, ["router", "detect", *arguments])
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    with namespace.network_namespace() as space:
+        made = LoneI2pd(tmp_path / "i2pd", space)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
 
 
 def test_changes_of_the_command_attach_real_i2pd(router: LoneI2pd, tmp_path: Path) -> None:
@@ -97,7 +106,7 @@ def test_changes_of_the_command_attach_real_i2pd(router: LoneI2pd, tmp_path: Pat
     assert [found[each]["state"] for each in ("i2cp", "i2pcontrol", "sam")] == ["not listening", "not listening", "on"]
     router.stop()
     router.start()
-    second = document("--config", str(node), "--yes", "--json")
+    second = router.detect("--config", node, "--yes")
     results = {each["name"]: each["result"] for each in second["checks"]}
     assert {results[each] for each in ("router", "router status", "router sam")} == {"ok"}
     written = node.read_text()
