@@ -69,4 +69,6 @@ def acquaint(network: GossipNetwork, node: Node, infos: Iterable[NodeInfo]) -> N
 
 
 def align(node: Node, begin: int) -> None:
-    node.core._prober._next_round_at = begin
+    """Begin the probe rounds of a node at a time; later rounds keep its phase."""
+    prober = node.core._prober
+    prober._first_round_at = prober._next_round_at = begin

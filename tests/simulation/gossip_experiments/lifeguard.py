@@ -21,7 +21,7 @@ from gossip.core.effects import Effect, MembershipChanged
 from gossip.core.member import NodeId, Status
 from gossip.core.options import SwimOptions
 from tests.simulation.gossip_experiments.anomalies import SlowNetwork
-from tests.simulation.gossip_experiments.formed import form
+from tests.simulation.gossip_experiments.formed import align, form
 from tests.simulation.gossip_network import Node
 
 SIZE: Final = 128
@@ -134,7 +134,7 @@ def interval_run(
 def _mix(network: SlowNetwork, nodes: list[Node]) -> None:
     """Unalign the members' periods, as in a real group."""
     for node in nodes:
-        node.core._prober._next_round_at = network.now + network.random.randrange(network.options.probe_period_ms)
+        align(node, network.now + network.random.randrange(network.options.probe_period_ms))
 
 
 @dataclass(frozen=True, slots=True)
