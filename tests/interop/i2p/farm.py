@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 from bridge.api.view import LeafView, PublishingView
@@ -68,6 +69,13 @@ class NetworkFarm(Farm):
         super().__init__(directory, [site.node for site in sites])
         self.master = master
         self.sites = list(sites)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        for site in self.sites:
+            site.router.remove_tunnels()
 
     @property
     def hash(self) -> bytes:

@@ -47,7 +47,8 @@ class I2pdRouter(Router):
         self.http_proxy = f"{LOOPBACK}:{4400 + number}"
         self._log = directory / "log"
         (directory / "certs").mkdir()
-        (directory / "tunnels.conf").touch()
+        self._sections = directory / "tunnels.conf"
+        self._sections.touch()
         (directory / "i2pd.conf").write_text(self._configuration())
         for kind in ("crt", "key"):  # otherwise sixteen i2pd generate RSA keys at the same time, for a minute
             (directory / f"i2pcontrol.{kind}.pem").write_bytes(_CERTIFICATE)
@@ -114,7 +115,7 @@ outbound.quantity = 3
     def launch(self) -> None:
         at = self.directory
         command = [str(I2PD), f"--datadir={at}", f"--certsdir={at}/certs", f"--conf={at}/i2pd.conf"]
-        command += [f"--tunconf={at}/tunnels.conf", f"--tunnelsdir={at}/tunnels.d", f"--pidfile={at}/pid"]
+        command += [f"--tunconf={self._sections}", f"--tunnelsdir={at}/tunnels.d", f"--pidfile={at}/pid"]
         with (at / "output").open("ab") as output:
             self.process = subprocess.Popen(
                 command,
@@ -139,7 +140,7 @@ outbound.quantity = 3
         A reload with SIGHUP would add the tunnel too, but i2pd then refuses all streams to its earlier tunnels.
         """
         keys = self.directory / f"{name}.dat"
-        with (self.directory / "tunnels.conf").open("a") as sections:
+        with self._sections.open("a") as sections:
             sections.write(
                 f"[{name}]\ntype = server\nhost = {LOOPBACK}\nport = {port}\nkeys = {keys.name}\n{_TUNNEL_OPTIONS}"
             )
@@ -148,6 +149,10 @@ outbound.quantity = 3
         wait_until(keys.is_file, START_S, f"{self.name} makes the tunnel {name}", lambda: tail(self._log))
         _, end = read_destination(keys.read_bytes())
         return base64_encode(keys.read_bytes()[:end])
+
+    def remove_tunnels(self) -> None:
+        super().remove_tunnels()
+        self._sections.write_text("")
 
     def is_ready(self) -> bool:
         """Return True if most of its attempts to build tunnels succeeded."""

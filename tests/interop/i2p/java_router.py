@@ -70,7 +70,7 @@ class JavaRouter(Router):
     def __init__(self, number: int, name: str, directory: Path, *, is_floodfill: bool) -> None:
         super().__init__(number, name, directory, is_floodfill=is_floodfill)
         self._errors = directory / "errors"
-        self._tunnels: list[tuple[str, int]] = []
+        self._services: list[tuple[str, int]] = []
         # The router reads the id of its network only from this file.
         settings = {
             "i2np.allowLocal": "true",
@@ -112,7 +112,7 @@ class JavaRouter(Router):
         """Return when I2CP accepts connections; make the tunnels of an earlier run."""
         first = self._line(START_S)
         assert first == "running", f"{self.name}: {first}\n{tail(self._errors)}"
-        for name, port in self._tunnels:
+        for name, port in self._services:
             self._request(TUNNEL_S, "tunnel", name, str(port))
 
     def learn(self, info: bytes, router_hash: bytes) -> None:
@@ -125,8 +125,12 @@ class JavaRouter(Router):
     def tunnel(self, name: str, port: int) -> str:
         """Make a server tunnel with the streaming library."""
         destination = self._request(TUNNEL_S, "tunnel", name, str(port))
-        self._tunnels.append((name, port))
+        self._services.append((name, port))
         return destination
+
+    def remove_tunnels(self) -> None:
+        super().remove_tunnels()
+        self._services.clear()
 
     def is_ready(self) -> bool:
         """Return True if it has exploratory tunnels in both directions."""

@@ -53,7 +53,6 @@ class Network:
         ]
         self.routers: dict[str, Router] = {each.name: each for each in (*self.i2pd, *self.java)}
         self.ready_after_s = 0.0
-        self._tunnels: dict[str, set[bytes]] = {}
 
     @property
     def floodfills(self) -> list[Router]:
@@ -117,20 +116,19 @@ class Network:
         """
         before = self._stored()
         destination = destination_from_base64(router.tunnel(name, port))
-        tunnels = self._tunnels.setdefault(router.name, set())
-        tunnels.add(destination.hash)
-        made = tunnels if router.restarts_for_tunnel else {destination.hash}
+        router.tunnels.add(destination.hash)
+        made = router.tunnels if router.restarts_for_tunnel else {destination.hash}
         for _ in range(SESSIONS_MAX):
             if self._arrives(made, before):
                 return destination
-            before, made = self._stored(), tunnels
+            before, made = self._stored(), router.tunnels
             router.kill()
             router.start()
         raise AssertionError(f"{router.name} did not publish its tunnels")
 
     def _stored(self) -> dict[bytes, list[int]]:
         """Return the state of each tunnel's lease set at the floodfills."""
-        hashes = set().union(*self._tunnels.values())
+        hashes = set[bytes]().union(*(each.tunnels for each in self.routers.values()))
         return {each: self._stored_at_floodfills(each) for each in hashes}
 
     def _stored_at_floodfills(self, destination_hash: bytes) -> list[int]:

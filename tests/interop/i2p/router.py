@@ -43,6 +43,8 @@ class Router(ABC):
         self.address = f"45.{100 + number}.0.1"
         self.i2cp = f"{LOOPBACK}:{7400 + number}"
         self.process: subprocess.Popen[bytes] | None = None
+        self.tunnels: set[bytes] = set()
+        """The hashes of its tunnels' destinations."""
         directory.mkdir(parents=True)
 
     @property
@@ -99,6 +101,10 @@ class Router(ABC):
     @abstractmethod
     def tunnel(self, name: str, port: int) -> str:
         """Make a server tunnel to a port on loopback; return the base64 of its destination. A restart keeps it."""
+
+    def remove_tunnels(self) -> None:
+        """Remove the tunnels of a story from the next start; i2pd often publishes only some of many tunnels."""
+        self.tunnels.clear()
 
     @abstractmethod
     def is_ready(self) -> bool:
