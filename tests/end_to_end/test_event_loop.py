@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bridge.node.app import CLOSE_SECONDS
-from tests.end_to_end import hung_disk
+from tests.end_to_end import forking, hung_disk
 from tests.end_to_end.farm import END_BOUND_S, START_BOUND_S, Farm, Node, local_farm, tail
 from tests.loop_watch.findings import (
     ROOT,
@@ -165,6 +165,14 @@ def test_watch_reports_planted_operations(tmp_path: Path) -> None:
     steps = [re.findall(r"[0-9]+", each.what) for each in found if each.kind == "step"]
     assert max(int(processor_ms) for processor_ms, _ in steps) >= 90
     assert max(int(blocked_ms) for _, blocked_ms in steps) >= 450
+
+
+def test_watched_forked_command_prints_into_pipe(tmp_path: Path) -> None:
+    """The output of its source may be a seekable file."""
+    with watched_processes(tmp_path / "findings"), forking.child(["--help"]) as (process, output, errors):
+        text = output.read()
+        assert process.wait(END_BOUND_S) == 0, errors.read()
+    assert text.startswith("Usage")
 
 
 def test_watch_on_busy_machine_reports_only_sleep(tmp_path: Path) -> None:

@@ -235,9 +235,12 @@ def install(directory: Path) -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
-            encoding, errors, is_lined = stream.encoding, stream.errors, stream.line_buffering
-            watched = _WatchedText(stream.detach(), encoding, errors, line_buffering=is_lined)
-            setattr(sys, name, watched)
+            stream.flush()
+            # The buffer of a forked process remembers whether its first descriptor was seekable.
+            buffer = open(stream.fileno(), "wb", closefd=False)  # noqa: SIM115 - open until the end of the process
+            setattr(
+                sys, name, _WatchedText(buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
+            )
     threading.Thread(target=_sample_for_ever, name="loop-watch", daemon=True).start()
 
 
