@@ -32,6 +32,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
+from trio._core import _run
+
 from tests.end_to_end import hung_disk
 from tests.loop_watch.watch import ENVIRONMENT, install_if_wanted
 from tests.processes import END_S
@@ -234,6 +236,8 @@ def become(request: dict[str, object], standard: list[int]) -> list[str]:
             "namespace": str(namespace),
         }:
             os.setsid()
+            # Otherwise all nodes would have one random clock, and begin their probe rounds at the same moment.
+            _run._r.seed()
             if namespace:
                 enter(namespace)
             for number, each in enumerate(standard):
