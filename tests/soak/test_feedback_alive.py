@@ -28,6 +28,7 @@ from bridge.core.log.records import Report
 from bridge.core.publishing.lease_set import leaf_load
 from bridge.node.control.client import ControlClient
 from bridge.wire.log.entries import decode
+from pipeline.source.offsets import entries_before
 from tests.end_to_end.farm import Farm, Node, command, local_farm, tail, wait_until
 from tests.end_to_end.layout import read_meta_lease_set
 from tests.processes import END_S
@@ -106,7 +107,8 @@ class Batches:
     def of(cls, output: Path) -> "Batches":
         """Read the batches from the checkpoint."""
         offsets = {int(file.name): file for file in (output / "checkpoint" / "offsets").glob("[0-9]*")}
-        ends = {number: json.loads(file.read_text().splitlines()[-1])["next"] for number, file in offsets.items()}
+        read = {number: json.loads(file.read_text().splitlines()[-1]) for number, file in offsets.items()}
+        ends = {number: entries_before(offset) + 1 for number, offset in read.items()}
         commits = (output / "checkpoint" / "commits").glob("[0-9]*")
         return cls(ends, {int(file.name): file.stat().st_mtime_ns for file in commits})
 
