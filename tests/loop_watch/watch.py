@@ -236,7 +236,7 @@ def install(directory: Path) -> None:
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.flush()
-            # The buffer of a forked process remembers whether its first descriptor was seekable.
+            # The buffer of a forked process has the seekable state of an earlier descriptor.
             buffer = open(stream.fileno(), "wb", closefd=False)  # noqa: SIM115 - open until the end of the process
             setattr(
                 sys, name, _WatchedText(buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering)

@@ -27,7 +27,7 @@ from tests.simulation.consensus.mutants import Mutant
 from tests.simulation.consensus.profile import STRATEGIES, Kind, Profile
 
 BLOCK = 20 if IS_SOAK else 3
-"""Histories per test; five may have no crash or no snapshot. The quick run plays the first block of each strategy."""
+"""Histories per test; five may lack crashes or snapshots. The quick run plays the first block of each strategy."""
 SOAK_BLOCKS = 10
 FOUND_AT = {
     "append-reply-before-persist": 0,
