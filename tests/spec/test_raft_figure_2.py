@@ -57,18 +57,14 @@ def test_commit_index_starts_at_zero_with_recovered_log() -> None:
     assert (bench.about.commit_index, bench.about.applied_index) == (3, 3)
 
 
-def test_new_leader_initializes_next_and_match_index() -> None:
-    """nextIndex[] (initialized to leader last log index + 1); matchIndex[] (initialized to 0)."""
-    bench = Bench(1, 1, 2).lead()
-    assert [append.previous for append in bench.appends(TWO)] == [AT(3, 2)]
-    assert {follower.match for follower in bench.about.followers} == {0}
-
-
 # AppendEntries RPC, receiver implementation
 
 
 def test_append_of_older_term_is_refused_with_current_term() -> None:
-    """1. Reply false if term < currentTerm."""
+    """1. Reply false if term < currentTerm.
+
+    Quote: "It would have rejected the AppendEntries request (its current term would have been higher than T)".
+    """
     bench = Bench(1, term=4)
     reply = bench.append(term=3, previous=AT(1, 1), entries=suffix(2, 3))
     assert (reply.success, reply.term) == (False, 4)
@@ -89,7 +85,10 @@ def test_empty_append_is_checked_too() -> None:
 
 
 def test_conflicting_entry_and_later_entries_are_deleted() -> None:
-    """3. If an existing entry conflicts with a new one, delete the existing entry and all that follow it."""
+    """3. If an existing entry conflicts with a new one, delete the existing entry and all that follow it.
+
+    Quote: "Leaders never remove entries, and followers only remove entries if they conflict with the leader".
+    """
     bench = Bench(1, 1, 2, 2, 2)
     assert bench.append(term=3, previous=AT(2, 1), entries=suffix(3, 3)).success
     (persist,) = bench.all(Persist)
@@ -124,19 +123,6 @@ def test_commit_index_is_at_most_last_new_entry() -> None:
 # RequestVote RPC, receiver implementation
 
 
-def test_vote_request_of_older_term_is_refused() -> None:
-    """1. Reply false if term < currentTerm."""
-    reply = Bench(term=4).request_vote(term=3)
-    assert (reply.granted, reply.term) == (False, 4)
-
-
-@pytest.mark.parametrize(("voted_for", "granted"), [(None, True), (TWO, True), (THREE, False)])
-def test_vote_granted_once_per_term(voted_for: int | None, granted: bool) -> None:  # noqa: FBT001 - a column of the table
-    """2. If votedFor is null or candidateId, and candidate's log is up-to-date, grant vote."""
-    bench = Bench(term=3, voted_for=TWO if voted_for == 2 else THREE if voted_for == 3 else None)
-    assert bench.request_vote(term=3, sender=TWO).granted is granted
-
-
 @each_case(
     ("own", "candidate", "granted"),
     [
@@ -157,7 +143,14 @@ def test_later_last_term_wins_then_longer_log(
     candidate: LogId,
     granted: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
-    """2. ... candidate's log is at least as up-to-date as receiver's log (section 5.4.1)."""
+    """2. ... candidate's log is at least as up-to-date as receiver's log (section 5.4.1).
+
+    Quote: "the voter denies its vote if its own log is more up-to-date than that of the candidate".
+
+    Quote: "… last entries with different terms, then the log with the later term is more up-to-date".
+
+    Quote: "If the logs end with the same term, then whichever log is longer is more up-to-date".
+    """
     assert Bench(*own).request_vote(term=9, last=candidate).granted is granted
 
 
@@ -165,7 +158,10 @@ def test_later_last_term_wins_then_longer_log(
 
 
 def test_committed_entries_are_applied_in_order_and_once() -> None:
-    """If commitIndex > lastApplied: increment lastApplied, apply log[lastApplied] to state machine."""
+    """If commitIndex > lastApplied: increment lastApplied, apply log[lastApplied] to state machine.
+
+    Quote: "Raft requires servers to apply entries in log index order".
+    """
     bench = Bench(1, 1, 1)
     bench.append(term=1, previous=AT(3, 1), commit=2)
     assert bench.all(Apply) == [Apply(1, entries_of(1, 1))]
@@ -182,21 +178,7 @@ def test_request_of_higher_term_makes_follower() -> None:
     assert (bench.about.role, bench.about.term, bench.about.leader) == (Role.FOLLOWER, 7, TWO)
 
 
-def test_reply_of_higher_term_makes_follower() -> None:
-    """If RPC request or response contains term T > currentTerm: set currentTerm = T, convert to follower."""
-    bench = Bench(1).lead()
-    bench.refused(TWO, bench.appends(TWO)[0], hint=1, term=7)
-    assert (bench.about.role, bench.about.term) == (Role.FOLLOWER, 7)
-
-
 # Rules for followers
-
-
-def test_follower_only_responds_to_candidates_and_leaders() -> None:
-    """Respond to RPCs from candidates and leaders."""
-    bench = Bench()
-    bench.append(term=1)
-    assert {type(send.message) for send in bench.all(Send)} == {AppendReply}
 
 
 def test_follower_without_appends_becomes_candidate() -> None:
@@ -310,7 +292,12 @@ def test_command_is_resolved_after_commit() -> None:
 
 
 def test_leader_sends_entries_from_next_index_on() -> None:
-    """If last log index >= nextIndex for a follower: send AppendEntries RPC with log entries starting at nextIndex."""
+    """If last log index >= nextIndex for a follower: send AppendEntries RPC with log entries starting at nextIndex.
+
+    Quote: "… before committing an entry, future leaders will attempt to finish replicating the entry".
+
+    Log entries retain their original term numbers when a leader replicates entries from previous terms.
+    """
     bench = Bench(1, 1, 2).lead()
     (append,) = bench.appends(TWO)
     bench.refused(TWO, append, hint=2)
@@ -348,7 +335,10 @@ def test_entry_of_current_term_commits_on_majority() -> None:
 
 
 def test_entries_of_older_terms_do_not_commit_by_counting() -> None:
-    """... and log[N].term == currentTerm: set commitIndex = N (sections 5.3, 5.4)."""
+    """... and log[N].term == currentTerm: set commitIndex = N (sections 5.3, 5.4).
+
+    Quote: "… cannot immediately conclude that an entry from a previous term is committed …".
+    """
     options = replace(lan(), max_entries_per_append=1, in_flight=1)
     bench = Bench(1, 1, 2, options=options).lead()
     (append,) = bench.appends(TWO)

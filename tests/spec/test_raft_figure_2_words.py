@@ -48,15 +48,6 @@ def test_entry_has_command_and_term_of_leader() -> None:
     assert entries == [Entry.command(7, b"x")]
 
 
-def test_entry_replicated_later_keeps_its_term() -> None:
-    """Log entries retain their original term numbers when a leader replicates entries from previous terms."""
-    bench = Bench(1, 1, 4).lead()
-    (append,) = bench.appends(TWO)
-    bench.refused(TWO, append, hint=1)
-    (again,) = bench.appends(TWO)
-    assert again.entries[:3] == entries_of(1, 1, 4)
-
-
 def test_first_index_is_one() -> None:
     """log[]: log entries (first index is 1)."""
     bench = Bench(fast=False)
@@ -82,7 +73,10 @@ def test_older_reply_does_not_lower_match_index() -> None:
 
 
 def test_next_and_match_index_are_reinitialized_after_election() -> None:
-    """Volatile state on leaders: (Reinitialized after election)."""
+    """Volatile state on leaders: (Reinitialized after election).
+
+    nextIndex[] (initialized to leader last log index + 1); matchIndex[] (initialized to 0).
+    """
     bench = Bench(1, 1).lead()
     bench.matched(TWO, bench.appends(TWO)[0])
     assert bench.about.followers[0].match == 3
@@ -127,17 +121,12 @@ def test_append_contains_all_entries_and_heartbeat_none() -> None:
     assert [heartbeat.entries for heartbeat in bench.appends(TWO)] == [()]
 
 
-def test_follower_knows_leader_from_append() -> None:
-    """leaderId: so follower can redirect clients."""
-    bench = Bench()
-    bench.append(term=2, sender=THREE)
-    assert bench.about.leader == THREE
-
-
 def test_append_reply_contains_term_and_success() -> None:
     """Results: term: currentTerm, for leader to update itself; success.
 
     success: true if follower contained entry matching prevLogIndex and prevLogTerm.
+
+    If RPC request or response contains term T > currentTerm: set currentTerm = T, convert to follower.
     """
     bench = Bench(1, term=2)
     assert bench.append(term=2, previous=AT(1, 1)).success
@@ -161,7 +150,10 @@ def test_vote_request_contains_term_candidate_and_last_entry() -> None:
 
 
 def test_vote_reply_contains_term_and_grant() -> None:
-    """Results: term: currentTerm, for candidate to update itself; voteGranted: true means candidate received vote."""
+    """Results: term: currentTerm, for candidate to update itself; voteGranted: true means candidate received vote.
+
+    1. Reply false if term < currentTerm.
+    """
     bench = Bench(1, 1, term=7)
     refusal = bench.request_vote(3)
     assert (refusal.term, refusal.granted) == (7, False)

@@ -16,7 +16,10 @@ LAN = lan()
 
 
 def test_vote_requests_ignored_while_leader_is_in_contact() -> None:
-    """Quote: "… within the minimum election timeout of hearing from a current leader …"."""
+    """Quote: "… within the minimum election timeout of hearing from a current leader …".
+
+    Quote: "It then sends heartbeat messages to all of the other servers to … prevent new elections".
+    """
     bench = Bench(1)
     bench.append(term=2, previous=AT(1, 1))
     assert bench.request_vote(term=9, last=AT(5, 2), sender=THREE, after_ms=999).granted is False

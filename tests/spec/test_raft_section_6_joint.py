@@ -90,16 +90,6 @@ def test_latest_configuration_in_log_is_used() -> None:
     assert all(isinstance(send.message, RequestVote) for send in bench.all(Send))
 
 
-def test_truncated_configuration_is_reverted() -> None:
-    """After a truncation, the latest configuration in the log is the previous one."""
-    bench = Bench()
-    bench.append(
-        term=1, entries=[configuration_entry(1, plain(1, 2, 3)), configuration_entry(1, joint((1, 2, 3), (1, 4, 5)))]
-    )
-    bench.append(term=2, previous=LogId(1, 1), entries=[configuration_entry(2, plain(1, 2, 3))], sender=THREE)
-    assert bench.about.configuration == plain(1, 2, 3)
-
-
 def test_joint_rules_commit_joint_configuration() -> None:
     """Quote: "… use the rules of C_old,new to determine when the log entry for C_old,new is committed"."""
     bench = in_joint_consensus()
