@@ -12,7 +12,7 @@ from tests.spec.client_mutants import CLIENT_MUTANTS
 FOUND_BY: dict[str, Callable[[], None]] = {
     "stale-read-index": section_8.test_reply_to_earlier_request_confirms_no_read,
     "read-before-own-term-commit": section_8.test_read_waits_for_commit_in_own_term,
-    "read-joins-current-round": section_8.test_rounds_within_millisecond_are_distinct,
+    "read-joins-current-round": section_8.test_reads_during_round_share_next_round,
     "lease-without-clock-bound": section_8.test_lease_is_election_timeout_minus_clock_bound,
     "lease-outlives-transfer": section_8.test_transfer_ends_lease_for_term,
     "lease-from-any-voter": section_8.test_peer_without_lease_extension_prevents_lease,

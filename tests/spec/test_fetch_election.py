@@ -52,14 +52,6 @@ def test_announcement_of_second_leader_rejected() -> None:
     assert bench.about.leader == TWO
 
 
-def test_accepted_announcement_starts_fetching() -> None:
-    """The server becomes a follower immediately, and sends fetches to the new leader."""
-    bench = FetchBench(1)
-    bench.campaign()
-    fetch = bench.follow(THREE, 2)
-    assert (bench.about.role, bench.about.leader, fetch.term) == (Role.FOLLOWER, THREE, 2)
-
-
 def test_candidate_follows_leader_of_its_epoch() -> None:
     bench = FetchBench(1)
     bench.campaign()

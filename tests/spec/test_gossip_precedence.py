@@ -70,13 +70,6 @@ def test_table_has_all_pairs_of_statuses() -> None:
 
 
 @each_case(("claimed", "known", "incarnation", "outcome"), CASES)
-def test_claim_outcome_matches_table(
-    claimed: Status, known: Status, incarnation: Incarnation, outcome: UpdateOutcome
-) -> None:
-    assert weigh(incarnation, claimed, KNOWN, known) is outcome
-
-
-@each_case(("claimed", "known", "incarnation", "outcome"), CASES)
 def test_node_applies_claims_by_table(
     claimed: Status, known: Status, incarnation: Incarnation, outcome: UpdateOutcome
 ) -> None:

@@ -136,15 +136,6 @@ def test_second_signature_is_not_equivocation() -> None:
     assert changes(story.receive_updates(2, AliveUpdate(replace(info_of(1), credential=b"another signature")))) == []
 
 
-def test_replayed_alive_does_not_revive() -> None:
-    story = Story().with_peers(1, 2)
-    story.receive_updates(2, AliveUpdate(info_of(1, claim=4)))
-    story.receive_updates(2, verdict(1, Status.DEAD, by=2, claim=4))
-    for claim in range(5):
-        story.receive_updates(2, AliveUpdate(info_of(1, claim=claim)))
-    assert story.status(1) is Status.DEAD
-
-
 @pytest.mark.parametrize("status", [Status.SUSPECT, Status.DEAD, Status.LEFT])
 def test_verdict_about_unknown_member_dropped(status: Status) -> None:
     story = Story().with_peers(1)
@@ -205,13 +196,6 @@ def test_verdict_about_self_refuted_by_higher_number(status: Status) -> None:
     effects = story.receive_updates(1, verdict(0, status, by=accuser))
     assert story.swim.describe().self_info == info_of(0, claim=1)
     assert AliveUpdate(info_of(0, claim=1)) in updates_in(effects), "the reply to the same ping has the refutation"
-
-
-def test_old_verdict_about_self_ignored() -> None:
-    story = Story().with_peers(1)
-    story.receive_updates(1, verdict(0, Status.DEAD, by=1, claim=3))
-    story.receive_updates(1, verdict(0, Status.DEAD, by=1, claim=2))
-    assert story.swim.describe().self_info.incarnation == Incarnation(1, 4)
 
 
 def test_refutations_are_rate_limited() -> None:

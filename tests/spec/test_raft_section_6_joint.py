@@ -7,18 +7,12 @@ The scenarios under `tests/scenarios/raft` test groups of servers. `test_raft_qu
 import pytest
 
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Persist, Role, Send
-from consensus.core.entry_data import configuration_entry, configuration_in
+from consensus.core.entry_data import configuration_entry
 from consensus.core.messages import RequestVote
 from consensus.core.model import LogId
 from tests.effort import each_case
 from tests.spec.membership_bench import Group, in_joint_consensus, joint, plain
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench
-
-
-def test_change_begins_with_joint_configuration() -> None:
-    """Quote: "In Raft the cluster first switches to a transitional configuration we call joint consensus"."""
-    bench = in_joint_consensus()
-    assert configuration_in(bench.appended[-1]) == joint((1, 2, 3), (3, 4, 5))
 
 
 def test_joint_entries_replicated_to_both_configurations() -> None:
@@ -40,7 +34,12 @@ def test_server_of_either_configuration_may_lead(old: tuple[int, ...], new: tupl
     [((2, 4), Role.CANDIDATE), ((4, 5, 6), Role.CANDIDATE), ((2, 3), Role.CANDIDATE), ((2, 4, 5), Role.LEADER)],
 )
 def test_joint_election_needs_both_majorities(granting: tuple[int, ...], role: Role) -> None:
-    """Quote: "Agreement (for elections …) requires separate majorities from both … configurations"."""
+    """Quote: "Agreement (for elections …) requires separate majorities from both … configurations".
+
+    Quote: "… C_new cannot make unilateral decisions during this period".
+
+    Quote: "Neither C_old nor C_new can make decisions without approval of the other".
+    """
     bench = Bench(configuration=joint((1, 2, 3), (4, 5, 6)), voters=6).expired()
     bench.grant(*granting)
     assert bench.is_(role)
@@ -53,7 +52,10 @@ def test_joint_commitment_needs_both_majorities(
     storing: tuple[int, ...],
     committed: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
-    """Quote: "… requires separate majorities from both the old and new configurations"."""
+    """Quote: "… requires separate majorities from both the old and new configurations".
+
+    Quote: "… use the rules of C_old,new to determine when the log entry for C_old,new is committed".
+    """
     bench = in_joint_consensus()
     index = bench.about.last.index
     bench.store(*storing)
@@ -70,7 +72,10 @@ def test_client_requests_served_during_change() -> None:
 
 
 def test_change_request_stored_and_replicated_as_joint_entry() -> None:
-    """Quote: "When the leader receives a request to change …, it stores the configuration … as a log entry"."""
+    """Quote: "When the leader receives a request to change …, it stores the configuration … as a log entry".
+
+    Quote: "In Raft the cluster first switches to a transitional configuration we call joint consensus".
+    """
     bench = in_joint_consensus()
     assert bench.about.last == LogId(2, 1)
     assert bench.sent[TWO].entries == (configuration_entry(1, joint((1, 2, 3), (3, 4, 5))),)
@@ -88,15 +93,6 @@ def test_latest_configuration_in_log_is_used() -> None:
     bench.expire()
     assert [send.recipient for send in bench.all(Send)] == [TWO, THREE, FOUR, FIVE]
     assert all(isinstance(send.message, RequestVote) for send in bench.all(Send))
-
-
-def test_joint_rules_commit_joint_configuration() -> None:
-    """Quote: "… use the rules of C_old,new to determine when the log entry for C_old,new is committed"."""
-    bench = in_joint_consensus()
-    bench.store(2)
-    assert bench.about.commit_index < bench.about.last.index
-    bench.store(4, 5)
-    assert bench.about.commit_index >= 2
 
 
 def test_committed_joint_configuration_creates_new_one() -> None:
@@ -135,13 +131,6 @@ def test_new_leader_with_joint_configuration_ends_change() -> None:
     assert bench.answers == []
 
 
-def test_new_servers_cannot_decide_alone() -> None:
-    """Quote: "… C_new cannot make unilateral decisions during this period"."""
-    bench = Bench(configuration=joint((2, 3), (1, 4, 5)), voters=5).expired()
-    bench.grant(FOUR, FIVE)
-    assert bench.is_(Role.CANDIDATE)
-
-
 def test_server_without_committed_joint_entry_not_elected() -> None:
     """Quote: "… only servers with the C_old,new log entry can be elected as leader".
 
@@ -152,14 +141,6 @@ def test_server_without_committed_joint_entry_not_elected() -> None:
         bench = Bench(configuration=plain(1, 2, 3), entries=stored, term=1)
         assert not bench.request_vote(2, LogId(1, 1), sender=6 - voter).granted
         assert bench.request_vote(2, LogId(2, 1), sender=6 - voter).granted
-
-
-@pytest.mark.parametrize("granting", [(2, 3), (4, 5)])
-def test_old_and_new_servers_cannot_decide_alone(granting: tuple[int, ...]) -> None:
-    """Quote: "Neither C_old nor C_new can make decisions without approval of the other"."""
-    bench = Bench(configuration=joint((1, 2, 3), (1, 4, 5)), voters=5).expired()
-    bench.grant(*granting)
-    assert bench.is_(Role.CANDIDATE)
 
 
 def test_configurations_stored_as_log_entries() -> None:

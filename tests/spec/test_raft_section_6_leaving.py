@@ -15,7 +15,10 @@ MINIMUM_MS = lan().election_timeout_min_ms
 
 
 def test_removed_leader_replicates_without_counting_itself() -> None:
-    """Quote: "… it replicates log entries but does not count itself in majorities"."""
+    """Quote: "… it replicates log entries but does not count itself in majorities".
+
+    Any majority before the change shares a server with any majority after it.
+    """
     bench = Group().become_leader()
     bench.change(plain(2, 3))
     assert bench.configuration == plain(2, 3)

@@ -90,13 +90,6 @@ def test_pending_change_of_resigning_leader_is_unknown() -> None:
 # -- sets of features --------------------------------------------------------------------------------------------------
 
 
-def test_single_server_change_is_not_joint() -> None:
-    """Any majority before the change shares a server with any majority after it."""
-    bench = Group().become_leader()
-    bench.change(plain(1, 2))
-    assert bench.configuration == plain(1, 2)
-
-
 def test_protocol_without_joint_consensus_changes_one_server() -> None:
     bench = Group(features=replace(GARLIC_FARM, joint=JointConsensus.NEVER)).become_leader()
     bench.change(plain(1, 2, 4), change_id=1)

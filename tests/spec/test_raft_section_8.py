@@ -27,7 +27,6 @@ from consensus.core.messages import AppendEntries, RequestVote, TimeoutNow, Time
 from consensus.core.model import ORIGIN, LogId, NoOp, ServerId
 from consensus.core.options import Options, lan
 from consensus.net.memory import MEMORY
-from consensus.sessions.table import RequestId, RequestStatus, SessionTable
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench, group, suffix
 
 OURS = Extensions(pre_vote=True, transfer=True, lease_ms=1_000)
@@ -68,15 +67,6 @@ def test_follower_refuses_requests_with_known_leader() -> None:
     ]
     assert bench.step(ReadRequested(7)) == [ReadRefused(7, ReadRefusal.NOT_LEADER, THREE)]
     assert bench.step(TransferLeadership(8)) == [TransferEnded(8, TransferOutcome.NOT_LEADER, THREE)]
-
-
-def test_executed_serial_number_gets_stored_result() -> None:
-    """Quote: "If it receives a command whose serial number has already been executed, it responds immediately …"."""
-    table, request = SessionTable(), RequestId("client", 0, 1)
-    assert table.admit(request, 5, 0) is RequestStatus.NEW
-    table.record(request, b"response")
-    assert table.admit(request, 6, 0) is RequestStatus.DUPLICATE
-    assert table.result_of(request) == b"response"
 
 
 # -- reads -------------------------------------------------------------------------------------------------------------
@@ -159,17 +149,6 @@ def test_reads_during_round_share_next_round() -> None:
     second = heartbeats(bench, TWO)[TWO]
     bench.matched(TWO, second)
     assert [ready.read_id for ready in bench.all(ReadReady)] == list(range(2, 12))
-
-
-def test_rounds_within_millisecond_are_distinct() -> None:
-    bench = leader_bench()
-    bench.step(ReadRequested(1))
-    first = heartbeats(bench, TWO)[TWO]
-    bench.step(ReadRequested(2))
-    bench.matched(TWO, first)
-    second = heartbeats(bench, TWO)[TWO]
-    bench.matched(TWO, second)
-    assert bench.all(ReadReady) == [ReadReady(2, 1)]
 
 
 def test_read_sees_commit_index_at_start_of_round() -> None:

@@ -29,7 +29,10 @@ def execute(
 
 
 def test_repeated_request_gets_first_result() -> None:
-    """Quote: "… the latest serial number processed for each client, along with the associated response"."""
+    """Quote: "… the latest serial number processed for each client, along with the associated response".
+
+    Quote: "If it receives a command whose serial number has already been executed, it responds immediately …".
+    """
     table, request = SessionTable(), RequestId("alice", 0, 1)
     assert execute(table, request, 1, result=b"first") is RequestStatus.NEW
     assert execute(table, request, 2, result=b"second") is RequestStatus.DUPLICATE
