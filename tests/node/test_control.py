@@ -373,19 +373,19 @@ async def test_fault_in_handler_fails_only_its_request(tmp_path: Path, caplog: p
     assert "a bug in the picture" in caplog.text
 
 
-async def test_fault_at_connection_ends_only_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_fault_at_connection_ends_only_connection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, nursery: trio.Nursery
+) -> None:
     users: list[int | None] = []
-    async with trio.open_nursery() as nursery:
-        server = ControlServer(tmp_path / "control.sock", FakeNode().handlers, user_of=lambda _: users.pop())
-        await nursery.start(server.run)
-        async with await trio.open_unix_socket(server.path) as refused:
-            assert await refused.receive_some() == b""
-        users.append(os.getuid())
-        async with ControlClient(server.path) as client:
-            await client.view()
-        with trio.fail_after(60):
-            await until(lambda: "pop from empty list" in caplog.text)
-        nursery.cancel_scope.cancel()
+    server = ControlServer(tmp_path / "control.sock", FakeNode().handlers, user_of=lambda _: users.pop())
+    await nursery.start(server.run)
+    async with await trio.open_unix_socket(server.path) as refused:
+        assert await refused.receive_some() == b""
+    users.append(os.getuid())
+    async with ControlClient(server.path) as client:
+        await client.view()
+    with trio.fail_after(60):
+        await until(lambda: "pop from empty list" in caplog.text)
 
 
 async def test_healthz_of_working_process_ignores_state_of_farm(tmp_path: Path) -> None:
@@ -513,17 +513,19 @@ async def no_response() -> AsyncIterator[bytes]:
     ids=["endless", "unresponsive"],
 )
 async def test_response_without_end_is_dropped(
-    tmp_path: Path, parts: AsyncIterator[bytes], message: str, autojump_clock: trio.testing.MockClock
+    tmp_path: Path,
+    parts: AsyncIterator[bytes],
+    message: str,
+    autojump_clock: trio.testing.MockClock,
+    nursery: trio.Nursery,
 ) -> None:
     hold_for_sockets(autojump_clock)
     path = tmp_path / "control.sock"
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_response, path, parts)
-        await trio.testing.wait_all_tasks_blocked()
-        async with ControlClient(path, timeout_s=0.5) as client:
-            with pytest.raises(ControlError, match=message):
-                await client.view()
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(serve_response, path, parts)
+    await trio.testing.wait_all_tasks_blocked()
+    async with ControlClient(path, timeout_s=0.5) as client:
+        with pytest.raises(ControlError, match=message):
+            await client.view()
 
 
 async def test_full_backlog_is_reported_as_unresponsive_node(tmp_path: Path) -> None:

@@ -84,34 +84,34 @@ def test_group_is_written_without_workers_task() -> None:
     assert reports.done == [GROUP]
 
 
-async def test_group_without_space_resumes_at_failed_operation(autojump_clock: trio.testing.MockClock) -> None:
+async def test_group_without_space_resumes_at_failed_operation(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
     reports = Reports()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(reports.worker.run)
-        # Given a group that does not fit on the disk
-        reports.worker.submit(GROUP)
-        reports.disk.started.pop()(OutOfSpaceError(3))
-        await trio.testing.wait_all_tasks_blocked()
-        assert (reports.blocked, reports.done, reports.unblocked) == ([3], [], 0)
-        # When the worker retries
-        began_s = trio.current_time()
-        await reports.finished.wait()
-        # Then it resumes at the failed operation, and reports the end
-        assert (reports.disk.performed, reports.done, reports.unblocked) == ([3], [GROUP], 1)
-        assert trio.current_time() - began_s >= 0.05
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(reports.worker.run)
+    # Given a group that does not fit on the disk
+    reports.worker.submit(GROUP)
+    reports.disk.started.pop()(OutOfSpaceError(3))
+    await trio.testing.wait_all_tasks_blocked()
+    assert (reports.blocked, reports.done, reports.unblocked) == ([3], [], 0)
+    # When the worker retries
+    began_s = trio.current_time()
+    await reports.finished.wait()
+    # Then it resumes at the failed operation, and reports the end
+    assert (reports.disk.performed, reports.done, reports.unblocked) == ([3], [GROUP], 1)
+    assert trio.current_time() - began_s >= 0.05
 
 
-async def test_full_disk_that_refuses_removal_does_not_end_worker(autojump_clock: trio.testing.MockClock) -> None:
+async def test_full_disk_that_refuses_removal_does_not_end_worker(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
     """A file system at its quota, such as ZFS, may refuse even the removal of a file."""
     reports = Reports(FullDisk())
     job = SnapshotWrite((WriteBytes("taken", 0, b"state"),), "taken")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(reports.worker.run)
-        reports.worker.submit(job)
-        await reports.finished.wait()
-        assert (reports.done, job.given_up) == ([job], True)
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(reports.worker.run)
+    reports.worker.submit(job)
+    await reports.finished.wait()
+    assert (reports.done, job.given_up) == ([job], True)
 
 
 async def test_disk_error_ends_worker() -> None:

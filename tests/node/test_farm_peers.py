@@ -375,7 +375,9 @@ async def test_eviction_of_signer_closes_connection_of_its_server(view: NodeView
     assert connections.open == []
 
 
-async def test_unrelated_log_change_does_not_repeat_check(view: NodeView, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unrelated_log_change_does_not_repeat_check(
+    view: NodeView, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+) -> None:
     judged: list[Claim] = []
     judge = view.peers.judge
 
@@ -385,13 +387,11 @@ async def test_unrelated_log_change_does_not_repeat_check(view: NodeView, monkey
 
     connections = Connections([accepted_peer(view, 5, 55, SERVER, FIFTH, FOURTH)])
     monkeypatch.setattr(view.peers, "judge", counted)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(view.peers.follow, view.farm, connections.end)
-        for number in range(10):
-            await wait_all_tasks_blocked()
-            view.log.change(applied_index=number)
+    nursery.start_soon(view.peers.follow, view.farm, connections.end)
+    for number in range(10):
         await wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
+        view.log.change(applied_index=number)
+    await wait_all_tasks_blocked()
     assert len(judged) == 1
 
 

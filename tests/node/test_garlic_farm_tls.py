@@ -159,26 +159,22 @@ def test_certificate_with_dates_of_clock_is_replaced(tmp_path: Path, days: tuple
     assert load_or_create_certificate(tmp_path) == found
 
 
-async def test_peers_exchange_votes_over_tls(listening: ListeningServer) -> None:
+async def test_peers_exchange_votes_over_tls(listening: ListeningServer, nursery: trio.Nursery) -> None:
     links, receiver = (
         PeerLinks(dialer(), lambda _: listening.address, metrics=Metrics(), random=Random(5)),
         RecordedReceiver(),
     )
-    async with trio.open_nursery() as nursery:
-        await nursery.start(links.run, receiver)
-        links.send(BOB, core.RequestVote(term=3, candidate=ALICE, last=LogId(9, 2), correlation=77, pre_vote=True))
-        with trio.fail_after(60):
-            replies = await receiver.wait_replies(1)
-        nursery.cancel_scope.cancel()
+    await nursery.start(links.run, receiver)
+    links.send(BOB, core.RequestVote(term=3, candidate=ALICE, last=LogId(9, 2), correlation=77, pre_vote=True))
+    with trio.fail_after(60):
+        replies = await receiver.wait_replies(1)
     assert replies == [core.VoteReply(term=3, granted=True, correlation=77, pre_vote=True)]
 
 
-async def test_client_submits_over_tls(listening: ListeningServer) -> None:
+async def test_client_submits_over_tls(listening: ListeningServer, nursery: trio.Nursery) -> None:
     client = GarlicFarmClient(dialer(), lambda _: listening.address, [BOB], random=Random(6))
-    async with trio.open_nursery() as nursery:
-        await nursery.start(client.run)
-        submission = await client.submit([b"{}"])
-        nursery.cancel_scope.cancel()
+    await nursery.start(client.run)
+    submission = await client.submit([b"{}"])
     assert submission.outcome is Outcome.COMMITTED
     assert listening.host.handler.log == [b"{}"]
 
@@ -304,27 +300,27 @@ async def test_tls_below_1_3_is_refused(listening: ListeningServer) -> None:
     await trio.aclose_forcefully(transport)
 
 
-async def test_answered_request_does_not_time_out(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+async def test_answered_request_does_not_time_out(
+    tmp_path: Path, mock_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
     # Given an answered request
     host = Host(BOB, connection=ConnectionOptions(answer_s=1.0, idle_s=60.0))
     certificate = load_or_create_certificate(tmp_path)
-    async with trio.open_nursery() as nursery:
-        port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
-        links, receiver = await linked(nursery, PeerAddress("127.0.0.1", port, certificate.fingerprint))
-        links.send(BOB, core.RequestVote(term=3, candidate=ALICE, last=LogId(9, 2), correlation=77))
-        await receiver.wait_replies(1)
-        # When no bytes arrive for longer than the reply timeout
-        mock_clock.jump(30)
-        await trio.testing.wait_all_tasks_blocked(0.01)
-        # Then the connection is still usable
-        links.send(BOB, core.RequestVote(term=3, candidate=ALICE, last=LogId(9, 2), correlation=78))
-        assert (await receiver.wait_replies(2))[1].correlation == 78
-        assert host.incidents == []
-        assert host.metrics.counts[ConnectionEvent.CONNECTIONS_ESTABLISHED] == 1
-        nursery.cancel_scope.cancel()
+    port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
+    links, receiver = await linked(nursery, PeerAddress("127.0.0.1", port, certificate.fingerprint))
+    links.send(BOB, core.RequestVote(term=3, candidate=ALICE, last=LogId(9, 2), correlation=77))
+    await receiver.wait_replies(1)
+    # When no bytes arrive for longer than the reply timeout
+    mock_clock.jump(30)
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    # Then the connection is still usable
+    links.send(BOB, core.RequestVote(term=3, candidate=ALICE, last=LogId(9, 2), correlation=78))
+    assert (await receiver.wait_replies(2))[1].correlation == 78
+    assert host.incidents == []
+    assert host.metrics.counts[ConnectionEvent.CONNECTIONS_ESTABLISHED] == 1
 
 
-async def test_thousand_requests_do_not_starve_other_tasks(tmp_path: Path) -> None:
+async def test_thousand_requests_do_not_starve_other_tasks(tmp_path: Path, nursery: trio.Nursery) -> None:
     # Given a peer whose requests can all be answered immediately, and a task that is always ready to run
     host = Host(BOB, connection=ConnectionOptions(window=8))
     certificate = load_or_create_certificate(tmp_path)
@@ -337,18 +333,16 @@ async def test_thousand_requests_do_not_starve_other_tasks(tmp_path: Path) -> No
             await trio.lowlevel.checkpoint()
             most = max(most, host.handler.refused - before)
 
-    async with trio.open_nursery() as nursery:
-        port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
-        dialed = await dialer().dial(PeerAddress("127.0.0.1", port, certificate.fingerprint), BOB)
-        nursery.start_soon(take_turns)
-        # When a thousand requests arrive together
-        one = encode_request(RemoveServerRequest(entries=(LogEntry(0, ClusterServer(ALICE, None)),)))
-        await dialed.stream.send_all(one * 1000)
-        with trio.fail_after(60):
-            while host.handler.refused < 1000:  # noqa: ASYNC110 - the handler has no event
-                await trio.sleep(0.001)
-        await trio.aclose_forcefully(dialed.stream)
-        nursery.cancel_scope.cancel()
+    port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
+    dialed = await dialer().dial(PeerAddress("127.0.0.1", port, certificate.fingerprint), BOB)
+    nursery.start_soon(take_turns)
+    # When a thousand requests arrive together
+    one = encode_request(RemoveServerRequest(entries=(LogEntry(0, ClusterServer(ALICE, None)),)))
+    await dialed.stream.send_all(one * 1000)
+    with trio.fail_after(60):
+        while host.handler.refused < 1000:  # noqa: ASYNC110 - the handler has no event
+            await trio.sleep(0.001)
+    await trio.aclose_forcefully(dialed.stream)
     # Then at most two windows of requests are handled between two runs of the task
     assert most <= 2 * 8
 

@@ -118,20 +118,20 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
     disk.released.set()
 
 
-async def test_keeper_stores_newest_keyring_after_slow_write(tmp_path: Path, slow_disk: SlowDisk) -> None:
+async def test_keeper_stores_newest_keyring_after_slow_write(
+    tmp_path: Path, slow_disk: SlowDisk, nursery: trio.Nursery
+) -> None:
     stored: list[Keyring] = []
     keeper = KeyringKeeper(tmp_path, None, lambda _: None, stored.append)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keeper.run)
-        keeper.keep(SECOND)
-        await trio.to_thread.run_sync(slow_disk.began.wait, BOUND_S)
-        keeper.keep(THIRD)
-        assert slow_disk.writes == 1, "one writer"
-        slow_disk.released.set()
-        await keeper.settle(BOUND_S)
-        assert known_keyring(tmp_path, FIRST.label) == THIRD
-        assert stored == [SECOND, THIRD]
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(keeper.run)
+    keeper.keep(SECOND)
+    await trio.to_thread.run_sync(slow_disk.began.wait, BOUND_S)
+    keeper.keep(THIRD)
+    assert slow_disk.writes == 1, "one writer"
+    slow_disk.released.set()
+    await keeper.settle(BOUND_S)
+    assert known_keyring(tmp_path, FIRST.label) == THIRD
+    assert stored == [SECOND, THIRD]
 
 
 async def test_group_with_hung_disk_exchanges_keys(tmp_path: Path, slow_disk: SlowDisk) -> None:

@@ -135,12 +135,10 @@ async def test_reported_structure_of_other_server_is_known(autojump_clock: MockC
 
 
 @pytest.mark.usefixtures("machine_clock")
-async def test_own_published_structure_is_known(autojump_clock: MockClock) -> None:
+async def test_own_published_structure_is_known(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     stage = Stage()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.background_tasks.run)
-        await trio.sleep(60)
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(stage.background_tasks.run)
+    await trio.sleep(60)
     found = stage.structures.reply_for(ADDRESS, stage.applied_state.state.masters, NOW_S + 60)
     assert found.structure == stage.router.published[-1]
     assert autojump_clock.current_time() >= 60

@@ -210,20 +210,18 @@ async def test_partition_is_assigned_to_one_of_two_members(autojump_clock: MockC
         assert (a.errors, b.errors) == ([], [])
 
 
-async def test_remaining_member_reads_after_reader_leaves(autojump_clock: MockClock) -> None:
+async def test_remaining_member_reads_after_reader_leaves(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     service = GroupService(coordinating())
     a, b = Consumer("a"), Consumer("b")
-    async with trio.open_nursery() as nursery:
-        scope = await nursery.start(_run_within_scope, a, service)
-        await trio.sleep(3)
-        nursery.start_soon(b.run, lambda: service)
-        await trio.sleep(10)
-        assert (a.reads, b.reads) == (b"partition 0", b"nothing")
-        scope.cancel()
-        assert await a.leave(service) == ErrorCode.NONE
-        await trio.sleep(2 * HEARTBEAT_S)
-        assert b.reads == b"partition 0"
-        nursery.cancel_scope.cancel()
+    scope = await nursery.start(_run_within_scope, a, service)
+    await trio.sleep(3)
+    nursery.start_soon(b.run, lambda: service)
+    await trio.sleep(10)
+    assert (a.reads, b.reads) == (b"partition 0", b"nothing")
+    scope.cancel()
+    assert await a.leave(service) == ErrorCode.NONE
+    await trio.sleep(2 * HEARTBEAT_S)
+    assert b.reads == b"partition 0"
 
 
 async def test_remaining_member_reads_after_session_timeout(autojump_clock: MockClock, nursery: trio.Nursery) -> None:

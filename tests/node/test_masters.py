@@ -112,7 +112,7 @@ async def test_file_router_returns_leaves_of_each_master(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("machine_clock")
-async def test_node_reports_and_publishes_each_master(autojump_clock: MockClock) -> None:
+async def test_node_reports_and_publishes_each_master(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     unsigned = MetaStatus(BLOG.destination.base64, PublishConfig.AUTO, publishing=False, last_published_time_ms=0)
     stage = Stage(more_keys=(PublishingKey(SHOP.sign_transient(NOW_S)),), keyless=(unsigned,))
     stage.router.behind = {
@@ -120,10 +120,8 @@ async def test_node_reports_and_publishes_each_master(autojump_clock: MockClock)
         SHOP.destination.hash: (OTHER_LEAF, COMMON_LEAF),
         BLOG.destination.hash: (COMMON_LEAF,),
     }
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.background_tasks.run)
-        await trio.sleep(20)
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(stage.background_tasks.run)
+    await trio.sleep(20)
     reports = [record for _, record in stage.records(Report) if isinstance(record, Report)]
     assert [part.destination for part in reports[-1].masters] == [
         MASTER.destination.base64,

@@ -33,7 +33,9 @@ def reports(stage: Stage) -> list[tuple[int, Report]]:
     return [(at_ms, record) for at_ms, record in stage.records(Report) if isinstance(record, Report)]
 
 
-async def test_health_change_of_leaf_is_reported_within_quarter_period(autojump_clock: MockClock) -> None:
+async def test_health_change_of_leaf_is_reported_within_quarter_period(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     stage = Stage(period_ms=PERIOD_MS)
     unhealthy = False
 
@@ -42,24 +44,22 @@ async def test_health_change_of_leaf_is_reported_within_quarter_period(autojump_
         return LeafStatus(LEAF.base64, healthy=not unhealthy)
 
     stage.router.local_leaf_status = status  # type: ignore[method-assign]  # the router of this story
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.background_tasks.run)
-        await trio.sleep(200)
-        steady = [at_ms for at_ms, _ in reports(stage) if at_ms > 2 * PERIOD_MS]
-        for _ in range(2):
-            unhealthy = not unhealthy
-            changed_ms = trio.current_time() * 1000
-            await trio.sleep(PERIOD_MS / 4_000 + 0.1)
-            at_ms, report = reports(stage)[-1]
-            assert at_ms - changed_ms <= PERIOD_MS / 4 + 100
-            assert [leaf.healthy for leaf in report.destinations] == [not unhealthy]
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(stage.background_tasks.run)
+    await trio.sleep(200)
+    steady = [at_ms for at_ms, _ in reports(stage) if at_ms > 2 * PERIOD_MS]
+    for _ in range(2):
+        unhealthy = not unhealthy
+        changed_ms = trio.current_time() * 1000
+        await trio.sleep(PERIOD_MS / 4_000 + 0.1)
+        at_ms, report = reports(stage)[-1]
+        assert at_ms - changed_ms <= PERIOD_MS / 4 + 100
+        assert [leaf.healthy for leaf in report.destinations] == [not unhealthy]
     apart_ms = [later - earlier for earlier, later in pairwise(steady)]
     assert min(apart_ms) >= 0.89 * PERIOD_MS, "unchanged figures are reported once a period"
     assert len({report.request for _, report in reports(stage)}) == len(reports(stage))
 
 
-async def test_failing_leaf_has_events_and_no_extra_reports(autojump_clock: MockClock) -> None:
+async def test_failing_leaf_has_events_and_no_extra_reports(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     """Only a change of the failed conditions causes an early report; a new error or count waits for the next report."""
     stage = Stage(period_ms=PERIOD_MS)
     faults: tuple[LeafFault, ...] = ()
@@ -73,14 +73,12 @@ async def test_failing_leaf_has_events_and_no_extra_reports(autojump_clock: Mock
         return LeafStatus(LEAF.base64, healthy=not faults, faults=faults, conditions=conditions)
 
     stage.router.local_leaf_status = status  # type: ignore[method-assign]  # the router of this story
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.background_tasks.run)
-        await trio.sleep(200)
-        faults = (LeafFault.SERVICE,)
-        await trio.sleep(200)
-        faults = ()
-        await trio.sleep(PERIOD_MS / 1_000)
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(stage.background_tasks.run)
+    await trio.sleep(200)
+    faults = (LeafFault.SERVICE,)
+    await trio.sleep(200)
+    faults = ()
+    await trio.sleep(PERIOD_MS / 1_000)
     unhealthy, healthy = (each for each in stage.trace.recent(500) if each.kind.startswith("leaf-"))
     assert (unhealthy.kind, unhealthy.data["conditions"]) == ("leaf-unhealthy", "service")
     assert str(unhealthy.data["error"]).startswith("error ")
@@ -120,12 +118,12 @@ def test_late_event_of_leaf_has_times_of_its_change() -> None:
     assert "changes" not in events[-1][2]
 
 
-async def test_last_structure_is_in_one_report_per_publication(autojump_clock: MockClock) -> None:
+async def test_last_structure_is_in_one_report_per_publication(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     stage = Stage()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.background_tasks.run)
-        await trio.sleep(60)
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(stage.background_tasks.run)
+    await trio.sleep(60)
     reported = [part.last_published_lease_set for _, report in reports(stage) for part in report.masters]
     assert [each for each in reported if each is not None] == [base64_encode(each) for each in stage.router.published]
     assert reported.count(None) > 10
@@ -201,7 +199,9 @@ async def test_reported_settings_exclude_paths_addresses_and_keys(tmp_path: Path
         assert secret not in text
 
 
-async def test_refused_report_keeps_its_changes_for_next_report(autojump_clock: MockClock) -> None:
+async def test_refused_report_keeps_its_changes_for_next_report(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     stage = Stage()
     refused: list[bytes] = []
 
@@ -212,10 +212,8 @@ async def test_refused_report_keeps_its_changes_for_next_report(autojump_clock: 
         return None
 
     stage.replica.taken = refuse
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.background_tasks.run)
-        await trio.sleep(30)
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(stage.background_tasks.run)
+    await trio.sleep(30)
     reported = [part.last_published_lease_set for _, report in reports(stage) for part in report.masters]
     assert len(refused) == 2
     assert any(each is not None for each in reported)

@@ -101,11 +101,9 @@ def test_router_without_i2pcontrol_is_still_checked(tmp_path: Path) -> None:
     assert found["router status"].result is CheckResult.WARNING
 
 
-async def test_replying_sam_bridge_is_ok() -> None:
-    async with trio.open_nursery() as nursery:
-        bridge = await nursery.start(serve_loopback_bridge, LoopbackNetwork())
-        check = await sam_check(Link(bridge.host, bridge.port))
-        nursery.cancel_scope.cancel()
+async def test_replying_sam_bridge_is_ok(nursery: trio.Nursery) -> None:
+    bridge = await nursery.start(serve_loopback_bridge, LoopbackNetwork())
+    check = await sam_check(Link(bridge.host, bridge.port))
     assert check.result is CheckResult.OK
     assert f"{bridge} answers" in check.text
 

@@ -39,51 +39,45 @@ async def leader_of(nodes: dict[ServerId, Node]) -> Node:
     return leaders()[0]
 
 
-async def test_group_is_replaced_without_losing_entries(autojump_clock: MockClock) -> None:
+async def test_group_is_replaced_without_losing_entries(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     """Clients are served before, during and after the change; the first leader is among the removed servers."""
-    async with trio.open_nursery() as nursery:
-        nodes = await start(nursery, founders=3, empty_servers=3)
-        leader = await leader_of(nodes)
-        await leader.server.propose((b"before",))
-        answer = await leader.server.change_configuration(servers(4, 5, 6))
-        assert answer.outcome is ChangeOutcome.COMMITTED
-        newcomers = {number: node for number, node in nodes.items() if number not in (1, 2, 3)}
-        successor = await leader_of(newcomers)
-        await successor.server.propose((b"after",))
-        await until(lambda: all(data(node) == [b"before", b"after"] for node in newcomers.values()))
-        assert leader.server.role.role is Role.FOLLOWER
-        changes = [notice for notice in leader.notices if isinstance(notice, ConfigurationChanged)]
-        assert [(notice.configuration.is_joint, len(notice.newcomers)) for notice in changes] == [
-            (False, 3),
-            (True, 0),
-            (False, 0),
-        ]
-        nursery.cancel_scope.cancel()
+    nodes = await start(nursery, founders=3, empty_servers=3)
+    leader = await leader_of(nodes)
+    await leader.server.propose((b"before",))
+    answer = await leader.server.change_configuration(servers(4, 5, 6))
+    assert answer.outcome is ChangeOutcome.COMMITTED
+    newcomers = {number: node for number, node in nodes.items() if number not in (1, 2, 3)}
+    successor = await leader_of(newcomers)
+    await successor.server.propose((b"after",))
+    await until(lambda: all(data(node) == [b"before", b"after"] for node in newcomers.values()))
+    assert leader.server.role.role is Role.FOLLOWER
+    changes = [notice for notice in leader.notices if isinstance(notice, ConfigurationChanged)]
+    assert [(notice.configuration.is_joint, len(notice.newcomers)) for notice in changes] == [
+        (False, 3),
+        (True, 0),
+        (False, 0),
+    ]
 
 
-async def test_learner_applies_entries_without_vote(autojump_clock: MockClock) -> None:
-    async with trio.open_nursery() as nursery:
-        nodes = await start(nursery, founders=1, empty_servers=1)
-        leader = await leader_of(nodes)
-        answer = await leader.server.change_configuration(servers(1), learners=servers(2))
-        assert answer.outcome is ChangeOutcome.COMMITTED
-        await leader.server.propose((b"x",))
-        await until(lambda: data(nodes[2]) == [b"x"])
-        nursery.cancel_scope.cancel()
+async def test_learner_applies_entries_without_vote(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    nodes = await start(nursery, founders=1, empty_servers=1)
+    leader = await leader_of(nodes)
+    answer = await leader.server.change_configuration(servers(1), learners=servers(2))
+    assert answer.outcome is ChangeOutcome.COMMITTED
+    await leader.server.propose((b"x",))
+    await until(lambda: data(nodes[2]) == [b"x"])
 
 
-async def test_invalid_change_is_refused_with_reason(autojump_clock: MockClock) -> None:
+async def test_invalid_change_is_refused_with_reason(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     """A follower's refusal names the leader."""
-    async with trio.open_nursery() as nursery:
-        nodes = await start(nursery, founders=3, empty_servers=0)
-        leader = await leader_of(nodes)
-        follower = next(node for node in nodes.values() if node is not leader)
-        await until(lambda: follower.server.role.leader is not None)
-        elsewhere = await follower.server.change_configuration(servers(1, 2))
-        assert (elsewhere.refusal, elsewhere.leader) == (ChangeRefusal.NOT_LEADER, leader.server.role.leader)
-        no_voters = await leader.server.change_configuration(())
-        assert (no_voters.outcome, no_voters.refusal) == (ChangeOutcome.REFUSED, ChangeRefusal.NO_VOTERS)
-        nursery.cancel_scope.cancel()
+    nodes = await start(nursery, founders=3, empty_servers=0)
+    leader = await leader_of(nodes)
+    follower = next(node for node in nodes.values() if node is not leader)
+    await until(lambda: follower.server.role.leader is not None)
+    elsewhere = await follower.server.change_configuration(servers(1, 2))
+    assert (elsewhere.refusal, elsewhere.leader) == (ChangeRefusal.NOT_LEADER, leader.server.role.leader)
+    no_voters = await leader.server.change_configuration(())
+    assert (no_voters.outcome, no_voters.refusal) == (ChangeOutcome.REFUSED, ChangeRefusal.NO_VOTERS)
 
 
 async def test_change_with_unreachable_server_is_canceled(autojump_clock: MockClock, nursery: trio.Nursery) -> None:

@@ -55,47 +55,43 @@ async def test_concurrent_proposals_share_batch_with_own_positions(
     assert node.server.describe().groups - groups < 10
 
 
-async def test_accepted_callback_runs_before_commit(autojump_clock: MockClock) -> None:
+async def test_accepted_callback_runs_before_commit(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     calls: list[str] = []
-    async with trio.open_nursery() as nursery:
-        node = await leader_alone(nursery, MemoryDisk())
-        first = node.server.commit_index + 1
-        for name, size in (("one", 1), ("two", 2)):
+    node = await leader_alone(nursery, MemoryDisk())
+    first = node.server.commit_index + 1
+    for name, size in (("one", 1), ("two", 2)):
 
-            def on_reply(found: ProposalResolved, name: str = name) -> None:
-                assert found.position is not None
-                calls.append(f"{name} {found.outcome.value} {found.position.index - first}")
+        def on_reply(found: ProposalResolved, name: str = name) -> None:
+            assert found.position is not None
+            calls.append(f"{name} {found.outcome.value} {found.position.index - first}")
 
-            def accepted(position: LogId, name: str = name) -> None:
-                calls.append(f"{name} accepted {position.index - first}")
+        def accepted(position: LogId, name: str = name) -> None:
+            calls.append(f"{name} accepted {position.index - first}")
 
-            node.server.submit((b"x",) * size, on_reply, accepted)
-        resolved: list[ProposalResolved] = []
-        node.server.submit((b"y",), resolved.append)
-        await until(lambda: bool(resolved))
-        nursery.cancel_scope.cancel()
+        node.server.submit((b"x",) * size, on_reply, accepted)
+    resolved: list[ProposalResolved] = []
+    node.server.submit((b"y",), resolved.append)
+    await until(lambda: bool(resolved))
     assert sorted(calls) == ["one accepted 0", "one committed 0", "two accepted 2", "two committed 2"]
     assert calls.index("one accepted 0") < calls.index("one committed 0")
     assert calls.index("two accepted 2") < calls.index("two committed 2")
 
 
-async def test_concurrent_vote_requests_get_separate_replies(autojump_clock: MockClock) -> None:
-    async with trio.open_nursery() as nursery:
-        node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)
-        await nursery.start(node.server.run)
-        replies: dict[int, VoteReply] = {}
+async def test_concurrent_vote_requests_get_separate_replies(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)
+    await nursery.start(node.server.run)
+    replies: dict[int, VoteReply] = {}
 
-        async def ask(sender: int) -> None:
-            reply = await request(node, sender, RequestVote(term=1, candidate=sender, last=LogId(0, 0), correlation=0))
-            assert isinstance(reply, VoteReply)
-            replies[sender] = reply
+    async def ask(sender: int) -> None:
+        reply = await request(node, sender, RequestVote(term=1, candidate=sender, last=LogId(0, 0), correlation=0))
+        assert isinstance(reply, VoteReply)
+        replies[sender] = reply
 
-        async with trio.open_nursery() as asking:
-            asking.start_soon(ask, 2)
-            asking.start_soon(ask, 3)
-        assert replies[2].granted != replies[3].granted
-        assert node.server.describe().requests_in_flight == 0
-        nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as asking:
+        asking.start_soon(ask, 2)
+        asking.start_soon(ask, 3)
+    assert replies[2].granted != replies[3].granted
+    assert node.server.describe().requests_in_flight == 0
 
 
 async def test_vote_reply_follows_durable_vote(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
@@ -123,34 +119,30 @@ async def test_slow_state_machine_delays_only_apply(autojump_clock: MockClock, n
     assert node.server.describe().entries_reread > 50
 
 
-async def test_committed_entries_are_read_in_ranges(autojump_clock: MockClock) -> None:
-    async with trio.open_nursery() as nursery:
-        node = await leader_alone(nursery, MemoryDisk())
-        await node.server.propose(tuple(b"%d" % n for n in range(50)))
-        commit = node.server.commit_index
-        assert await node.server.read(1, 1_000, 10**9) == tuple(node.applied)
-        assert len(await node.server.read(10, 5, 10**9)) == 5
-        assert len(await node.server.read(10, 5, 1)) == 1
-        assert await node.server.read(commit + 1, 5, 10**9) == ()
-        with trio.move_on_after(5) as scope:
-            await node.server.wait_commit(commit + 1)
-        assert scope.cancelled_caught
-        await node.server.propose((b"more",))
-        assert await node.server.wait_commit(commit + 1) == commit + 1
-        nursery.cancel_scope.cancel()
+async def test_committed_entries_are_read_in_ranges(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    node = await leader_alone(nursery, MemoryDisk())
+    await node.server.propose(tuple(b"%d" % n for n in range(50)))
+    commit = node.server.commit_index
+    assert await node.server.read(1, 1_000, 10**9) == tuple(node.applied)
+    assert len(await node.server.read(10, 5, 10**9)) == 5
+    assert len(await node.server.read(10, 5, 1)) == 1
+    assert await node.server.read(commit + 1, 5, 10**9) == ()
+    with trio.move_on_after(5) as scope:
+        await node.server.wait_commit(commit + 1)
+    assert scope.cancelled_caught
+    await node.server.propose((b"more",))
+    assert await node.server.wait_commit(commit + 1) == commit + 1
 
 
-async def test_stored_snapshot_is_read_from_any_offset(autojump_clock: MockClock) -> None:
-    async with trio.open_nursery() as nursery:
-        node = await leader_alone(nursery, MemoryDisk(), ServerOptions(retain_bytes=0))
-        assert await node.server.read_snapshot(0, 1_000) is None
-        await node.server.propose((b"1" * 40_000,))
-        await node.server.wait_applied(node.server.commit_index)
-        snapshot = await node.server.take_snapshot()
-        assert snapshot is not None
-        size = snapshot.size_bytes
-        chunks = [await node.server.read_snapshot(offset, 1_000) for offset in (0, 7, size - 3, size, size + 100)]
-        nursery.cancel_scope.cancel()
+async def test_stored_snapshot_is_read_from_any_offset(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    node = await leader_alone(nursery, MemoryDisk(), ServerOptions(retain_bytes=0))
+    assert await node.server.read_snapshot(0, 1_000) is None
+    await node.server.propose((b"1" * 40_000,))
+    await node.server.wait_applied(node.server.commit_index)
+    snapshot = await node.server.take_snapshot()
+    assert snapshot is not None
+    size = snapshot.size_bytes
+    chunks = [await node.server.read_snapshot(offset, 1_000) for offset in (0, 7, size - 3, size, size + 100)]
     read = [(chunk.last, chunk.total_bytes, chunk.offset, len(chunk.data)) for chunk in chunks if chunk is not None]
     assert read == [
         (snapshot.last, size, offset, length)
@@ -289,35 +281,31 @@ async def test_failed_sync_ends_server_without_acknowledgment(autojump_clock: Mo
     assert [answer.outcome for answer in answers] in ([], [Outcome.UNKNOWN])
 
 
-async def test_surplus_proposals_are_refused_immediately(autojump_clock: MockClock) -> None:
+async def test_surplus_proposals_are_refused_immediately(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     outcomes: list[Outcome] = []
-    async with trio.open_nursery() as nursery:
-        node = await leader_alone(nursery, MemoryDisk(), ServerOptions(max_proposals=10))
+    node = await leader_alone(nursery, MemoryDisk(), ServerOptions(max_proposals=10))
 
-        async def client() -> None:
-            outcomes.append((await node.server.propose((b"x",))).outcome)
+    async def client() -> None:
+        outcomes.append((await node.server.propose((b"x",))).outcome)
 
-        async with trio.open_nursery() as clients:
-            for _ in range(25):
-                clients.start_soon(client)
-        assert outcomes.count(Outcome.BUSY) == 15
-        assert outcomes.count(Outcome.COMMITTED) == 10
-        assert node.server.describe().proposals_in_flight == 0
-        nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as clients:
+        for _ in range(25):
+            clients.start_soon(client)
+    assert outcomes.count(Outcome.BUSY) == 15
+    assert outcomes.count(Outcome.COMMITTED) == 10
+    assert node.server.describe().proposals_in_flight == 0
 
 
-async def test_canceled_proposal_releases_its_resources(autojump_clock: MockClock) -> None:
-    async with trio.open_nursery() as nursery:
-        node = await leader_alone(nursery, MemoryDisk())
-        for _ in range(20):
-            with trio.CancelScope() as scope:
-                scope.cancel()
-                await node.server.propose((b"of unknown fate",))
-        assert (await node.server.propose((b"kept",))).outcome is Outcome.COMMITTED
-        await node.server.wait_applied(node.server.commit_index)
-        assert data(node)[-1] == b"kept"
-        assert node.server.describe().proposals_in_flight == 0
-        nursery.cancel_scope.cancel()
+async def test_canceled_proposal_releases_its_resources(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    node = await leader_alone(nursery, MemoryDisk())
+    for _ in range(20):
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await node.server.propose((b"of unknown fate",))
+    assert (await node.server.propose((b"kept",))).outcome is Outcome.COMMITTED
+    await node.server.wait_applied(node.server.commit_index)
+    assert data(node)[-1] == b"kept"
+    assert node.server.describe().proposals_in_flight == 0
 
 
 async def test_sequential_proposals_share_batches_on_slow_disk(

@@ -60,17 +60,15 @@ def make_server(options: ServerOptions | None = None) -> tuple[ConsensusServer, 
     return ConsensusServer(core, recovery.storage, disk, parts), core
 
 
-async def test_request_is_answered_within_the_call(autojump_clock: MockClock) -> None:
+async def test_request_is_answered_within_the_call(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     server, _ = make_server()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(server.run)
-        await until(lambda: server.role.role is Role.LEADER)
-        answers: list[Reply | None] = []
-        server.ask(TWO, OUT_OF_DATE, answers.append)
-        assert [type(answer) for answer in answers] == [VoteReply], "without waking another task"
-        assert answers[0] is not None
-        assert answers[0].correlation == OUT_OF_DATE.correlation
-        nursery.cancel_scope.cancel()
+    await nursery.start(server.run)
+    await until(lambda: server.role.role is Role.LEADER)
+    answers: list[Reply | None] = []
+    server.ask(TWO, OUT_OF_DATE, answers.append)
+    assert [type(answer) for answer in answers] == [VoteReply], "without waking another task"
+    assert answers[0] is not None
+    assert answers[0].correlation == OUT_OF_DATE.correlation
 
 
 def fail(*_: object) -> None:
@@ -78,20 +76,18 @@ def fail(*_: object) -> None:
 
 
 async def test_server_continues_after_failing_callbacks(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, nursery: trio.Nursery
 ) -> None:
     server, _ = make_server()
     monkeypatch.setattr(server, "_observer", fail)
     monkeypatch.setattr(server._transport, "connect", fail)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(server.run)
-        await until(lambda: server.role.role is Role.LEADER)
-        server.submit((b"entry",), fail, fail)
-        server.ask(TWO, OUT_OF_DATE, fail)
-        server.applying.when_applied(server.applied_index + 1, fail)
-        assert (await server.propose((b"another",))).outcome is Outcome.COMMITTED
-        assert await server.read_barrier() == server.applied_index
-        nursery.cancel_scope.cancel()
+    await nursery.start(server.run)
+    await until(lambda: server.role.role is Role.LEADER)
+    server.submit((b"entry",), fail, fail)
+    server.ask(TWO, OUT_OF_DATE, fail)
+    server.applying.when_applied(server.applied_index + 1, fail)
+    assert (await server.propose((b"another",))).outcome is Outcome.COMMITTED
+    assert await server.read_barrier() == server.applied_index
     # Failures: the observer at two role changes, the transport's `connect` at the start, and four callbacks.
     assert caplog.text.count("RuntimeError: a callback fails") >= 6
 
@@ -118,36 +114,34 @@ async def test_request_before_start_waits_for_first_turn(autojump_clock: MockClo
     await until(lambda: len(answers) == 1)
 
 
-async def test_calls_from_a_reply_callback_run_in_later_turns(autojump_clock: MockClock) -> None:
+async def test_calls_from_a_reply_callback_run_in_later_turns(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     server, core = make_server()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(server.run)
-        await until(lambda: server.role.role is Role.LEADER)
-        # given a caller that sends again from within its reply callback, and a client that submits again from within
-        # its own
-        answers: list[Reply | None] = []
-        ends: list[ProposalResolved] = []
+    await nursery.start(server.run)
+    await until(lambda: server.role.role is Role.LEADER)
+    # given a caller that sends again from within its reply callback, and a client that submits again from within
+    # its own
+    answers: list[Reply | None] = []
+    ends: list[ProposalResolved] = []
 
-        def repeat_request(answer: Reply | None) -> None:
-            answers.append(answer)
-            count = len(answers)
-            if count < 5:
-                server.ask(TWO, OUT_OF_DATE, repeat_request)
-            assert len(answers) == count, "nested turns"
+    def repeat_request(answer: Reply | None) -> None:
+        answers.append(answer)
+        count = len(answers)
+        if count < 5:
+            server.ask(TWO, OUT_OF_DATE, repeat_request)
+        assert len(answers) == count, "nested turns"
 
-        def submit_again(end: ProposalResolved) -> None:
-            ends.append(end)
-            if len(ends) < 5:
-                server.submit((b"next",), submit_again)
+    def submit_again(end: ProposalResolved) -> None:
+        ends.append(end)
+        if len(ends) < 5:
+            server.submit((b"next",), submit_again)
 
-        # when both start
-        server.ask(TWO, OUT_OF_DATE, repeat_request)
-        server.submit((b"first",), submit_again)
-        # then all calls run, one turn after the other
-        await until(lambda: len(answers) == len(ends) == 5)
-        assert {end.outcome for end in ends} == {Outcome.COMMITTED}
-        assert core.deepest == 1
-        nursery.cancel_scope.cancel()
+    # when both start
+    server.ask(TWO, OUT_OF_DATE, repeat_request)
+    server.submit((b"first",), submit_again)
+    # then all calls run, one turn after the other
+    await until(lambda: len(answers) == len(ends) == 5)
+    assert {end.outcome for end in ends} == {Outcome.COMMITTED}
+    assert core.deepest == 1
 
 
 async def test_read_from_reply_callback_keeps_number_of_first_read(

@@ -79,13 +79,13 @@ async def test_leader_writes_immediately_then_once_per_period(autojump_clock: Mo
     assert len(serving.written_at_s) == 3
 
 
-async def test_uncommitted_clock_entry_is_retried_after_one_second(autojump_clock: MockClock) -> None:
+async def test_uncommitted_clock_entry_is_retried_after_one_second(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     serving = Serving(refuses=True)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(clock_of(serving, [0]).run)
-        await trio.sleep(3.5)
-        assert serving.written_at_s == pytest.approx([0, 1, 2, 3])
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(clock_of(serving, [0]).run)
+    await trio.sleep(3.5)
+    assert serving.written_at_s == pytest.approx([0, 1, 2, 3])
 
 
 async def test_clock_jump_does_not_change_pace_of_log_time(autojump_clock: MockClock, nursery: trio.Nursery) -> None:

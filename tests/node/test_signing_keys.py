@@ -42,19 +42,19 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-async def test_renewed_key_signs_next_structure_and_clears_alarm(path: Path, autojump_clock: MockClock) -> None:
+async def test_renewed_key_signs_next_structure_and_clears_alarm(
+    path: Path, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     stage = Stage(key=PublishingKey.load(path), period_ms=PERIOD_S * 1000)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.background_tasks.run)
-        await trio.sleep(3 * PERIOD_S)
-        assert stage.alarm(SIGNING_KEY.kind) is not None
-        renewed = MASTER.sign_transient(NOW_S, 30 * DAY_S)
-        put(path, renewed)
-        await trio.sleep(2 * PERIOD_S)
-        assert stage.alarm(SIGNING_KEY.kind) is None
-        assert stage.events("signing-key-renewed") == 1
-        await trio.sleep(360)
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(stage.background_tasks.run)
+    await trio.sleep(3 * PERIOD_S)
+    assert stage.alarm(SIGNING_KEY.kind) is not None
+    renewed = MASTER.sign_transient(NOW_S, 30 * DAY_S)
+    put(path, renewed)
+    await trio.sleep(2 * PERIOD_S)
+    assert stage.alarm(SIGNING_KEY.kind) is None
+    assert stage.events("signing-key-renewed") == 1
+    await trio.sleep(360)
     structures = [decode(each) for each in stage.router.published]
     assert all(verify(each).holds for each in structures)
     ends = [None if each.offline is None else each.offline.expires_s for each in structures]

@@ -51,25 +51,25 @@ async def listening(nursery: trio.Nursery, host: Host) -> dict[str, int]:
 
 @pytest.mark.parametrize("mode", ProxyMode)
 @pytest.mark.parametrize("scheme", [None, "basic", "digest"])
-async def test_entries_are_submitted_through_rewriting_proxy(mode: ProxyMode, scheme: str | None) -> None:
+async def test_entries_are_submitted_through_rewriting_proxy(
+    mode: ProxyMode, scheme: str | None, nursery: trio.Nursery
+) -> None:
     host = Host(BOB)
-    async with trio.open_nursery() as nursery:
-        with I2pProxy(await listening(nursery, host), scheme=scheme) as proxy:
-            calls = through(proxy, mode, None if scheme is None else LOGIN)
-            client = GarlicFarmClient(calls, lambda _: BOB_IN_I2P, [BOB], random=Random(6))
-            await nursery.start(client.run)
-            submission = await client.submit([b"{}"])
-            assert submission.outcome is Outcome.COMMITTED
-            assert host.handler.log == [b"{}"]
-            # The proxy's challenge is cached: one more connection causes neither a 407 nor a 401.
-            requests, refused = len(proxy.requests), proxy.refused_logins
-            await trio.aclose_forcefully((await calls.dial(BOB_IN_I2P, BOB)).stream)
-            assert (len(proxy.requests), proxy.refused_logins) == (requests + 1, refused)
-            verb = "GET http://" if mode is ProxyMode.ABSOLUTE_URI else "CONNECT "
-            assert all(line.startswith(verb + NAME) for line in proxy.requests)
-            assert not any(b"roxy-Auth" in head for head in proxy.passed_heads)
-            assert host.incidents == []
-        nursery.cancel_scope.cancel()
+    with I2pProxy(await listening(nursery, host), scheme=scheme) as proxy:
+        calls = through(proxy, mode, None if scheme is None else LOGIN)
+        client = GarlicFarmClient(calls, lambda _: BOB_IN_I2P, [BOB], random=Random(6))
+        await nursery.start(client.run)
+        submission = await client.submit([b"{}"])
+        assert submission.outcome is Outcome.COMMITTED
+        assert host.handler.log == [b"{}"]
+        # The proxy's challenge is cached: one more connection causes neither a 407 nor a 401.
+        requests, refused = len(proxy.requests), proxy.refused_logins
+        await trio.aclose_forcefully((await calls.dial(BOB_IN_I2P, BOB)).stream)
+        assert (len(proxy.requests), proxy.refused_logins) == (requests + 1, refused)
+        verb = "GET http://" if mode is ProxyMode.ABSOLUTE_URI else "CONNECT "
+        assert all(line.startswith(verb + NAME) for line in proxy.requests)
+        assert not any(b"roxy-Auth" in head for head in proxy.passed_heads)
+        assert host.incidents == []
 
 
 @pytest.mark.parametrize("mode", ProxyMode)

@@ -163,29 +163,29 @@ def test_mouse_chooses_and_opens_farm() -> None:
     assert farms.press(Mouse(column, line, Button.LEFT))
 
 
-async def test_nodes_of_another_farm_are_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nodes_of_another_farm_are_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+) -> None:
     monkeypatch.setattr(top, "QUERY_INTERVAL_S", 0.01)
     own, other = FakeNode(), FakeNode()
     own.current, other.current = farm_view(1), farm_view(2)
     other.current = replace(other.current, farm=replace(other.current.farm, cluster_id="f" * 32))
     sockets = [tmp_path / "own.sock", tmp_path / "other.sock"]
     shown = LiveView()
-    async with trio.open_nursery() as nursery:
-        runs = trio.CancelScope()
+    runs = trio.CancelScope()
 
-        async def serve() -> None:
-            with runs:
-                await ControlServer(sockets[0], own.handlers).run()
+    async def serve() -> None:
+        with runs:
+            await ControlServer(sockets[0], own.handlers).run()
 
-        nursery.start_soon(serve)
-        nursery.start_soon(keep_current, lambda: sockets[:1] if shown.followed.view is None else sockets, shown)
-        with trio.fail_after(60):
-            while shown.followed.view is None:  # noqa: ASYNC110 - polls like the screen
-                await trio.sleep(0.01)
-        await nursery.start(ControlServer(sockets[1], other.handlers).run)
-        runs.cancel()
-        with trio.fail_after(60):
-            while not shown.followed.reason:  # noqa: ASYNC110 - polls like the screen
-                await trio.sleep(0.01)
-        assert shown.followed.view.node.name == "node-1"
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(serve)
+    nursery.start_soon(keep_current, lambda: sockets[:1] if shown.followed.view is None else sockets, shown)
+    with trio.fail_after(60):
+        while shown.followed.view is None:  # noqa: ASYNC110 - polls like the screen
+            await trio.sleep(0.01)
+    await nursery.start(ControlServer(sockets[1], other.handlers).run)
+    runs.cancel()
+    with trio.fail_after(60):
+        while not shown.followed.reason:  # noqa: ASYNC110 - polls like the screen
+            await trio.sleep(0.01)
+    assert shown.followed.view.node.name == "node-1"

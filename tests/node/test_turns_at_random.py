@@ -84,7 +84,9 @@ class Crowd:
 
 
 @over_seeds(60, quick=3)
-async def test_random_calls_get_one_timely_reply(seed: int, autojump_clock: trio.testing.MockClock) -> None:
+async def test_random_calls_get_one_timely_reply(
+    seed: int, autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
     random = Random(seed)
     options = ServerOptions(
         batch_commands=random.choice((2, 8, 512)),
@@ -99,19 +101,17 @@ async def test_random_calls_get_one_timely_reply(seed: int, autojump_clock: trio
     soon_s = options.linger_idle_ms / 1000 + DISK_S
     server, _ = make_server(options)
     crowd = Crowd(server, random)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(server.run)
-        await until(lambda: server.role.role is Role.LEADER)
-        for _ in range(150):
-            for _ in range(random.choice((1, 1, 2, 20))):
-                crowd.act()
-            await trio.sleep(random.choice((0, 0, 0.0005, 0.003, 0.02, 0.2)))
-        # The last reply may come at the end of its time, and its caller may repeat the call several times.
-        await trio.sleep(soon_s * (1 + REPEATS_MAX))
-        # A lost wake-up would leave a call open, and a late one would exceed the limit.
-        assert not crowd.open_calls
-        assert crowd.latest_s <= soon_s
-        assert server.describe().proposals_in_flight == server.describe().requests_in_flight == 0
-        assert crowd.outcomes["ProposalResolved"] > 100
-        assert (await server.propose((b"as good as ever",))).outcome is Outcome.COMMITTED
-        nursery.cancel_scope.cancel()
+    await nursery.start(server.run)
+    await until(lambda: server.role.role is Role.LEADER)
+    for _ in range(150):
+        for _ in range(random.choice((1, 1, 2, 20))):
+            crowd.act()
+        await trio.sleep(random.choice((0, 0, 0.0005, 0.003, 0.02, 0.2)))
+    # The last reply may come at the end of its time, and its caller may repeat the call several times.
+    await trio.sleep(soon_s * (1 + REPEATS_MAX))
+    # A lost wake-up would leave a call open, and a late one would exceed the limit.
+    assert not crowd.open_calls
+    assert crowd.latest_s <= soon_s
+    assert server.describe().proposals_in_flight == server.describe().requests_in_flight == 0
+    assert crowd.outcomes["ProposalResolved"] > 100
+    assert (await server.propose((b"as good as ever",))).outcome is Outcome.COMMITTED

@@ -70,20 +70,17 @@ def test_cost_of_record_is_independent_of_producer_count() -> None:
     assert cost_s(MAX_PRODUCERS) < 10 * cost_s(10)
 
 
-async def test_restoring_many_producers_yields_to_other_tasks() -> None:
+async def test_restoring_many_producers_yields_to_other_tasks(nursery: trio.Nursery) -> None:
     machine, other, turns = quorum_log(MAX_PRODUCERS), QuorumLog(64 * 1024 * 1024), list[int]()
     chunks = [*machine.snapshot()]
 
-    async with trio.open_nursery() as nursery:
+    async def count() -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns.append(1)
 
-        async def count() -> None:
-            while True:
-                await trio.lowlevel.checkpoint()
-                turns.append(1)
-
-        nursery.start_soon(count)
-        await other.restore(LogId(9, 1), stream(chunks))
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(count)
+    await other.restore(LogId(9, 1), stream(chunks))
     assert other.producers == machine.producers
     assert len(turns) >= MAX_PRODUCERS // 512
 
@@ -99,7 +96,7 @@ def test_snapshot_has_state_of_its_moment() -> None:
     assert {number: (each.seen_ms, each.batches) for number, each in other.producers.items()} == kept
 
 
-async def test_server_applies_few_entries_at_a_time() -> None:
+async def test_server_applies_few_entries_at_a_time(nursery: trio.Nursery) -> None:
     given: list[tuple[int, int]] = []
 
     class Machine:
@@ -114,11 +111,9 @@ async def test_server_applies_few_entries_at_a_time() -> None:
 
     applying = Applying(Machine(), 1 << 20)  # type: ignore[arg-type] # its snapshot is never taken
     applying.push(Apply(1, tuple(Entry.command(1, b"x") for _ in range(200)), 200))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(applying.run, _no_entries, _no_state)
-        with trio.fail_after(60):
-            await applying.wait_applied(200)
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(applying.run, _no_entries, _no_state)
+    with trio.fail_after(60):
+        await applying.wait_applied(200)
     assert max(count for _, count in given) <= APPLIED_AT_ONCE
     assert [first for first, _ in given] == list(range(1, 201, APPLIED_AT_ONCE))
 

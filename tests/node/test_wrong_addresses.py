@@ -69,7 +69,9 @@ def test_old_address_of_seed_name_is_dropped_eventually() -> None:
     assert story.swim.describe().seed_count == 1
 
 
-async def test_changed_seed_name_withdraws_old_address(autojump_clock: trio.testing.MockClock) -> None:
+async def test_changed_seed_name_withdraws_old_address(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
     """When a name gets another address, its old address is withdrawn unless another seed has it too."""
     network, names, given = MemoryNetwork(), NamesToFollow(), list[tuple[tuple[str, ...], tuple[str, ...]]]()
 
@@ -78,12 +80,10 @@ async def test_changed_seed_name_withdraws_old_address(autojump_clock: trio.test
 
     network.names["seed.test"] = ["10.0.0.1", "10.0.0.2"]
     names.add(("seed.test:7000", "10.0.0.2:7000"))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(names.follow, network, give)
-        await trio.sleep(1)
-        network.names["seed.test"] = ["10.0.0.3"]
-        await trio.sleep(REFRESH_S)
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(names.follow, network, give)
+    await trio.sleep(1)
+    network.names["seed.test"] = ["10.0.0.3"]
+    await trio.sleep(REFRESH_S)
     assert given == [(("10.0.0.1", "10.0.0.2"), ()), (("10.0.0.3",), ("10.0.0.1",))]
 
 

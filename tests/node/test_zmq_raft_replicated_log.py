@@ -121,16 +121,16 @@ async def test_updates_beyond_limit_ignored_until_others_end(tmp_path: Path, aut
         await commit(leader, 3)
 
 
-async def test_updates_committed_over_slow_link(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_updates_committed_over_slow_link(
+    tmp_path: Path, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     """With an election timeout of 2 to 3 s, the leader does not treat an append as lost within 800 ms."""
-    async with trio.open_nursery() as nursery:
-        group = Group(tmp_path, nursery, MemoryNetwork(delay_s=0.4), times=core_options((2000, 3000)))
-        await group.start(1, 2, 3)
-        leader = await group.leader()
-        for counter in range(3):
-            await commit(leader, counter)
-        assert leader.leads
-        nursery.cancel_scope.cancel()
+    group = Group(tmp_path, nursery, MemoryNetwork(delay_s=0.4), times=core_options((2000, 3000)))
+    await group.start(1, 2, 3)
+    leader = await group.leader()
+    for counter in range(3):
+        await commit(leader, counter)
+    assert leader.leads
 
 
 def test_reply_times_grow_with_election_timeout() -> None:
