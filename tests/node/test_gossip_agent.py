@@ -73,25 +73,6 @@ async def test_membership_event_has_signed_announcement() -> None:
 
 
 @in_simulated_time
-async def test_eight_agents_through_one_seed_see_each_other() -> None:
-    async with running_farm(MemoryNetwork()) as farm:
-        agents = await farm.start_many(8)
-        await until_all_see_all(agents)
-        assert all(agent.describe().wire.dropped == {} for agent in agents)
-
-
-@in_simulated_time
-async def test_crashed_agent_is_declared_dead() -> None:
-    async with running_farm(MemoryNetwork()) as farm:
-        agents = await farm.start_many(4)
-        await until_all_see_all(agents)
-        *others, victim = agents
-        await farm.crash(victim)
-        for other in others:
-            await until(other, lambda other=other: sees(other, victim, status=Status.DEAD))  # type: ignore[misc] # mypy: defaults of lambdas
-
-
-@in_simulated_time
 async def test_leaving_agent_is_seen_as_left() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         agents = await farm.start_many(3)
@@ -113,13 +94,6 @@ async def test_latest_metadata_reaches_other_members() -> None:
         assert b"first thought" not in thoughts
         with pytest.raises(ValueError, match="512"):
             alice.set_metadata(b"m" * 513)
-
-
-@in_simulated_time
-async def test_agents_without_seeds_find_each_other_by_broadcast() -> None:
-    async with running_farm(MemoryNetwork()) as farm:
-        agents = [await farm.start(broadcast=BROADCAST) for _ in range(3)]
-        await until_all_see_all(agents)
 
 
 @in_simulated_time

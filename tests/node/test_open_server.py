@@ -129,16 +129,6 @@ async def group(request: pytest.FixtureRequest, tmp_path: Path, nursery: trio.Nu
     return group
 
 
-async def test_three_servers_elect_leader_and_commit(group: Group, autojump_clock: MockClock) -> None:
-    await group.commit(b"first", b"second")
-    await group.commit(b"third")
-    assert group.commands() == {(b"first", b"second", b"third")}
-    leader = await group.leader()
-    follower = next(run for number, run in group.runs.items() if number != leader)
-    refused = await follower.server.propose((b"to a follower",))
-    assert (refused.outcome, refused.leader) == (Outcome.NOT_LEADER, leader)
-
-
 async def test_restarted_follower_catches_up_from_its_directory(group: Group, autojump_clock: MockClock) -> None:
     await group.commit(b"before")
     leader = await group.leader()
