@@ -142,11 +142,11 @@ async def request(node: Node, sender: int, sent: Request) -> Reply:
     return replace(reply, correlation=sent.correlation)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Advance simulated time until a condition is true."""
+async def until(condition: Callable[[], bool], step_s: float = 0.01) -> None:
+    """Wait until a condition is true; with a mock clock, advance simulated time."""
     with trio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - a condition on several objects has no single event
-            await trio.sleep(0.01)
+            await trio.sleep(step_s)
 
 
 async def leader_alone(nursery: trio.Nursery, disk: MemoryDisk, options: ServerOptions | None = None) -> Node:

@@ -5,37 +5,21 @@ from pathlib import Path
 import pytest
 
 from bridge.node.settings.clients import KafkaPeer, KafkaSettings
-from bridge.node.settings.configuration import ConfigurationError, load_configuration
-from bridge.node.settings.machine import Machine, Network
 from gossip import Address
-from gossip.node.discovery import LanInterface
 from tests.effort import each_case
+from tests.node.written_settings import load, problems
 
-LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")
 LOOPBACK = Address("127.0.0.1", 9092)
 NETWORK = 'listen = "192.168.7.5:9092"\nallow_network = true\n'
 PUBLIC = 'listen = "203.0.114.5:9092"\nallow_network = true\n'
 
 
-def load(tmp_path: Path, kafka: str) -> KafkaSettings | None:
-    file = tmp_path / "node.toml"
-    file.write_text(f'farm_key = "farm.key"\n{kafka}')
-    machine = Machine("router", tmp_path / "state", Network(lambda: [LAN], lambda: None))
-    return load_configuration(file, None, machine).kafka
-
-
-def problems(tmp_path: Path, kafka: str) -> str:
-    with pytest.raises(ConfigurationError) as caught:
-        load(tmp_path, f"[kafka]\n{kafka}")
-    return str(caught.value).replace(f"{tmp_path / 'node.toml'}: ", "")
-
-
 def test_listener_is_absent_without_table(tmp_path: Path) -> None:
-    assert load(tmp_path, "") is None
+    assert load(tmp_path, "").kafka is None
 
 
 def test_loopback_listener_needs_only_address_and_is_read_only(tmp_path: Path) -> None:
-    found = load(tmp_path, '[kafka]\nlisten = "127.0.0.1:9092"\n')
+    found = load(tmp_path, '[kafka]\nlisten = "127.0.0.1:9092"\n').kafka
     assert found == KafkaSettings(listen=LOOPBACK, advertise=LOOPBACK)
     assert (found.topic, found.write, found.groups) == ("farm-log", False, False)
 
@@ -46,7 +30,7 @@ def test_file_with_all_settings_is_read(tmp_path: Path) -> None:
         '[kafka]\nlisten = "0.0.0.0:9092"\nallow_network = true\nadvertise = "node-1.example:9092"\ntopic = "log"\n'
         'write = true\ngroups = true\npeers = ["two@node-2.example:9092", "3@[fd00::1]:9092"]\n'
         'certificate = "tls.pem"\nclient_ca = "ca.pem"\nusers = "users"\n',
-    )
+    ).kafka
     assert found == KafkaSettings(
         listen=Address("0.0.0.0", 9092),  # noqa: S104 - compared, not bound
         advertise=Address("node-1.example", 9092),
@@ -83,11 +67,11 @@ def test_file_with_all_settings_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_refused_setting_is_named_with_remedy(tmp_path: Path, kafka: str, message: str) -> None:
-    assert problems(tmp_path, kafka).startswith(message)
+    assert problems(tmp_path, f"[kafka]\n{kafka}").startswith(message)
 
 
 @pytest.mark.parametrize(
     "kafka", [NETWORK, PUBLIC + 'certificate = "c"\nusers = "u"', PUBLIC + 'certificate = "c"\nclient_ca = "ca"']
 )
 def test_network_is_readable_and_internet_needs_known_clients(tmp_path: Path, kafka: str) -> None:
-    assert load(tmp_path, f"[kafka]\n{kafka}") is not None
+    assert load(tmp_path, f"[kafka]\n{kafka}").kafka is not None

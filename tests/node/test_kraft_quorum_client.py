@@ -49,8 +49,8 @@ from consensus.protocols.kraft.wire.control_records import SNAPSHOT_HEADER, cont
 from consensus.storage import StorageOptions
 from consensus.storage.snapshots import snapshot_file
 from tests.node.kraft_topic import EPOCH, MemoryTopic, written
+from tests.node.memory_server import until
 from tests.node.test_kraft_voter import LOOPBACK, Quorum, batch, formatted, opened
-from tests.node.test_kraft_wrong_address import until
 
 pytestmark = pytest.mark.usefixtures("small_segments")
 

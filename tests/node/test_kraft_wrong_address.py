@@ -1,13 +1,12 @@
 """Wrong advertised addresses of KRaft voters: the log does not record them; recorded ones do not stop elections."""
 
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import trio
 from msgspec.structs import replace
 
 from consensus.protocols.kraft.operators.settings import Endpoint, VoterSettings
@@ -18,13 +17,13 @@ from consensus.protocols.kraft.replica.quorum_names import host_port, server_of
 from consensus.protocols.kraft.wire.entries import leader_head
 from consensus.protocols.kraft.wire.replica_names import replica
 from tests.effort import few_of
-from tests.node.test_kraft_voter import LOOPBACK, Quorum, batch, formatted, values_of
+from tests.node.memory_server import until
+from tests.node.test_kraft_voter import LOOPBACK, Quorum, batch, formatted, opened, values_of
 from tests.processes import free_ports
 
 pytestmark = pytest.mark.usefixtures("small_segments")
 
-TIMEOUT_S = 60
-ANNOUNCE_S = 0.2
+ANNOUNCE_S = 0.1
 Place = tuple[str, int]
 
 
@@ -60,19 +59,14 @@ KINDS = ("closed", "no-name", "other-voter", "unresponsive")
 
 
 @asynccontextmanager
-async def opened(
+async def announcing_quorum(
     settings: list[VoterSettings], monkeypatch: pytest.MonkeyPatch, refused: list[AddressRefused] | None = None
 ) -> AsyncIterator[Quorum]:
     """Run these servers; they announce themselves more often than in production."""
     monkeypatch.setattr(announcing, "JOIN_S", ANNOUNCE_S)
     options = VoterOptions(address_refused=(refused if refused is not None else []).append)
-    with trio.fail_after(TIMEOUT_S):
-        async with trio.open_nursery() as nursery:
-            quorum = Quorum(nursery, options)
-            for each in settings:
-                await quorum.start(each)
-            yield quorum
-            nursery.cancel_scope.cancel()
+    async with opened(settings, options) as quorum:
+        yield quorum
 
 
 @contextmanager
@@ -91,16 +85,11 @@ def advertising(settings: VoterSettings, place: Place) -> VoterSettings:
     return replace(settings, advertised_listeners=(Endpoint("CONTROLLER", *place),))
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - a condition on several servers has no single event
-        await trio.sleep(0.02)
-
-
 async def test_wrong_address_of_follower_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server with the wrong setting reports the refusal."""
     settings, refused = formatted(tmp_path, 3, dynamic=True), list[AddressRefused]()
     with wrong_places(settings) as wrong:
-        async with opened(settings, monkeypatch, refused) as quorum:
+        async with announcing_quorum(settings, monkeypatch, refused) as quorum:
             leader = await quorum.leader()
             bad = next(number for number in (1, 2, 3) if number != leader.key.id)
             right = recorded(leader, bad)
@@ -121,7 +110,7 @@ async def test_wrong_address_of_leader_is_not_recorded(
     settings, refused = formatted(tmp_path, 1, dynamic=True, initial=1), list[AddressRefused]()
     other = formatted(tmp_path / "other", 1, dynamic=True, initial=1)
     with wrong_places([*settings, *other]) as wrong:
-        async with opened([advertising(settings[0], wrong.place(kind, 2))], monkeypatch, refused) as quorum:
+        async with announcing_quorum([advertising(settings[0], wrong.place(kind, 2))], monkeypatch, refused) as quorum:
             leader = await quorum.leader()
             await until(lambda: bool(refused))
             assert recorded(leader, 1) == (LOOPBACK, settings[0].listeners[0].port)
@@ -140,7 +129,7 @@ async def test_majority_elects_despite_wrong_record(
     """Given a wrong record (of an older version or Kafka's controller), when the leader stops, then others elect."""
     settings = formatted(tmp_path, 3, dynamic=True)
     with wrong_places(settings) as wrong:
-        async with opened(settings, monkeypatch) as quorum:
+        async with announcing_quorum(settings, monkeypatch) as quorum:
             leader = await quorum.leader()
             bad = next(number for number in (1, 2, 3) if number != leader.key.id)
             place = wrong.place(kind, 6 - bad - leader.key.id)

@@ -13,26 +13,18 @@ from bridge.node.router.i2cp_router import I2cpRouter
 from bridge.node.router.link import Link, Software
 from bridge.node.router.router import FileRouter
 from bridge.node.security.key_files import KeyFileError, write_private_file
-from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration, load_configuration
-from bridge.node.settings.machine import Machine, Network
+from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.router import ControlUrl, I2cpRouterSettings
-from gossip.node.discovery import LanInterface
 from tests.effort import each_case
-
-LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")
+from tests.node import written_settings
 
 
 def load(tmp_path: Path, router: str, first: str = "") -> NodeConfiguration:
-    file = tmp_path / "node.toml"
-    file.write_text(f'farm_key = "farm.key"\n{first}\n[router]\n{router}')
-    machine = Machine("router", tmp_path / "state", Network(lambda: [LAN], lambda: None))
-    return load_configuration(file, None, machine)
+    return written_settings.load(tmp_path, f"{first}\n[router]\n{router}")
 
 
 def problems(tmp_path: Path, router: str, first: str = "") -> str:
-    with pytest.raises(ConfigurationError) as caught:
-        load(tmp_path, router, first)
-    return str(caught.value).replace(f"{tmp_path / 'node.toml'}: ", "")
+    return written_settings.problems(tmp_path, f"{first}\n[router]\n{router}")
 
 
 def i2cp(tmp_path: Path, more: str = "") -> I2cpRouterSettings:

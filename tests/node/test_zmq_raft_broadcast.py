@@ -7,8 +7,9 @@ from trio.testing import MockClock
 
 from consensus.core.model import Entry
 from consensus.protocols.zmq_raft.wire.messages import StateBroadcast
+from tests.node.memory_server import until
 from tests.node.test_zmq_raft_replicated_log import commit, group_of
-from tests.node.zmq_raft_group import IDENT, Node, until
+from tests.node.zmq_raft_group import IDENT, Node
 
 
 def broadcast_entries(node: Node) -> dict[int, Entry]:

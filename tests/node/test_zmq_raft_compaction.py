@@ -23,8 +23,9 @@ from consensus.protocols.zmq_raft.peer.compaction import (
 )
 from consensus.protocols.zmq_raft.wire.entries import entry_frame, read_entries
 from consensus.protocols.zmq_raft.wire.messages import UpdateCommitted, UpdateExpired
+from tests.node.memory_server import until
 from tests.node.test_zmq_raft_replicated_log import commit, final_index, group_of
-from tests.node.zmq_raft_group import Node, request_id, until
+from tests.node.zmq_raft_group import Node, request_id
 from tests.processes import hold_for_threads
 
 HOUR_S = 3600

@@ -21,8 +21,9 @@ from consensus.protocols.zmq_raft.wire.messages import (
     UpdateAccepted,
 )
 from consensus.protocols.zmq_raft.wire.request_ids import NO_REQUEST_ID
+from tests.node.memory_server import until
 from tests.node.test_zmq_raft_replicated_log import commit, group_of
-from tests.node.zmq_raft_group import peer, request_id, until
+from tests.node.zmq_raft_group import peer, request_id
 
 INCONSISTENT = "new peers must be consistent with current configuration"
 

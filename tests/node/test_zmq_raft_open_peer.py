@@ -23,7 +23,7 @@ from consensus.protocols.zmq_raft.wire.request_ids import make_request_id
 from consensus.server.opening import prepare_server
 from consensus.server.server import ConsensusServer
 from consensus.storage.disk import StorageError
-from tests.node.zmq_raft_group import until
+from tests.node.memory_server import until
 from tests.processes import free_ports
 
 pytestmark = pytest.mark.usefixtures("small_segments")

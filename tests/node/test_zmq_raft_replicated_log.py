@@ -22,7 +22,8 @@ from consensus.protocols.zmq_raft.wire.messages import (
     UpdateReply,
 )
 from consensus.protocols.zmq_raft.wire.request_ids import Window
-from tests.node.zmq_raft_group import Group, Node, request_id, until
+from tests.node.memory_server import until
+from tests.node.zmq_raft_group import Group, Node, request_id
 
 HOUR_S = 3600
 

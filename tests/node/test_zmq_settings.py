@@ -5,36 +5,20 @@ from pathlib import Path
 import pytest
 
 from bridge.node.settings.clients import ZmqSettings
-from bridge.node.settings.configuration import ConfigurationError, load_configuration
-from bridge.node.settings.machine import Machine, Network
 from gossip import Address
-from gossip.node.discovery import LanInterface
 from tests.effort import each_case
+from tests.node.written_settings import load, problems
 
-LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")
 KEYS = 'keys = "zmq.keys"\n'
 
 
-def load(tmp_path: Path, zmq: str) -> ZmqSettings | None:
-    file = tmp_path / "node.toml"
-    file.write_text(f'farm_key = "farm.key"\n{zmq}')
-    machine = Machine("router", tmp_path / "state", Network(lambda: [LAN], lambda: None))
-    return load_configuration(file, None, machine).zmq
-
-
-def problems(tmp_path: Path, zmq: str) -> str:
-    with pytest.raises(ConfigurationError) as caught:
-        load(tmp_path, f"[zmq]\n{zmq}")
-    return str(caught.value).replace(f"{tmp_path / 'node.toml'}: ", "")
-
-
 def test_settings_missing_without_table(tmp_path: Path) -> None:
-    assert load(tmp_path, "") is None
+    assert load(tmp_path, "").zmq is None
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:7670", "tcp://127.0.0.1:7670"])
 def test_loopback_address_gives_read_only_endpoint(tmp_path: Path, listen: str) -> None:
-    settings = load(tmp_path, f'[zmq]\nlisten = "{listen}"\n')
+    settings = load(tmp_path, f'[zmq]\nlisten = "{listen}"\n').zmq
     assert settings == ZmqSettings(listen=Address("127.0.0.1", 7670))
     assert settings.url == "tcp://127.0.0.1:7670"
 
@@ -44,7 +28,7 @@ def test_settings_are_all_loaded(tmp_path: Path) -> None:
         tmp_path,
         '[zmq]\nlisten = "tcp://192.168.7.5:7670"\nallow_network = true\nwrite = true\nident = "farm"\n'
         'broadcast = "192.168.7.5:7671"\npeers = ["tcp://192.168.7.6:7670", "[fd00::1]:7670"]\n' + KEYS,
-    )
+    ).zmq
     assert settings == ZmqSettings(
         listen=Address("192.168.7.5", 7670),
         allow_network=True,
@@ -73,9 +57,9 @@ def test_settings_are_all_loaded(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_setting_named_in_error(tmp_path: Path, zmq: str, message: str) -> None:
-    assert problems(tmp_path, zmq).startswith(message)
+    assert problems(tmp_path, f"[zmq]\n{zmq}").startswith(message)
 
 
 def test_public_address_allowed_with_listed_keys(tmp_path: Path) -> None:
-    settings = load(tmp_path, '[zmq]\nlisten = "203.0.114.5:7670"\nallow_network = true\n' + KEYS)
+    settings = load(tmp_path, '[zmq]\nlisten = "203.0.114.5:7670"\nallow_network = true\n' + KEYS).zmq
     assert settings is not None

@@ -1,6 +1,6 @@
 """Plain replicated logs of ØMQ Raft over links in memory, on disk, for tests under a MockClock."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -34,6 +34,7 @@ from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
 from consensus.storage.planner import StorageOptions
 from consensus.storage.snapshot_form import PLAIN
+from tests.node.memory_server import until
 
 IDENT = b"cluster"
 UNIX_S = 1_700_000_000
@@ -167,10 +168,3 @@ class Group:
                 task_status.started(Node(server, machine, logs[0], scope, ended, sent))
                 await trio.sleep_forever()
         ended.set()
-
-
-async def until(condition: Callable[[], bool], step_s: float = 0.01) -> None:
-    """Advance simulated time until a condition is true."""
-    with trio.fail_after(60):
-        while not condition():  # noqa: ASYNC110 - a condition on several objects has no single event
-            await trio.sleep(step_s)
