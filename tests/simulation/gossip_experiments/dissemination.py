@@ -42,11 +42,6 @@ class MassCrash:
         times = [time for time in self.known_everywhere if time is not None]
         return max(times) if len(times) == len(self.known_everywhere) else None
 
-    @property
-    def per_log2_size(self) -> float | None:
-        """Return the slowest time in units of log2 N periods."""
-        return None if self.slowest is None else self.slowest / log2(self.size)
-
 
 def mass_crash(
     size: int, loss: float, random_seed: int, options: SwimOptions | None = None, progress: Progress | None = None
