@@ -196,8 +196,7 @@ def write_user_file(path: Path, text: str) -> None:
     A regular file is replaced durably: it never has only a part of the new content. A symbolic link remains, and its
     target is replaced. Other files, such as a FIFO or a device, are written in place.
     """
-    target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
+    if path.exists() and not path.is_file():
         with errors_with_path(path):
             path.write_text(text, encoding="utf-8")
         return

@@ -26,12 +26,7 @@ from msgspec import Raw, Struct
 
 from pipeline.output.buckets import Output
 from pipeline.output.documents import Document
-from pipeline.tables.files import TableDamagedError
-
-_FROM_BACKUP: Final = (
-    "restore the entire output directory from one backup, or read the log again into another output directory"
-)
-"""The remedy if the record is damaged, because a repair needs the record."""
+from pipeline.tables.files import ALL_FROM_BACKUP, OF_WATCH, TableDamagedError
 
 
 class Continuity(Enum):

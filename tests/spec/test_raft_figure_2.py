@@ -79,11 +79,6 @@ def test_append_whose_previous_entry_is_missing_is_refused(previous: LogId) -> N
     assert bench.terms == [1, 1]
 
 
-def test_empty_append_is_checked_too() -> None:
-    """2. A heartbeat needs a matching entry at prevLogIndex too."""
-    assert not Bench(1, 1, term=3).append(term=3, previous=AT(2, 2)).success
-
-
 def test_conflicting_entry_and_later_entries_are_deleted() -> None:
     """3. If an existing entry conflicts with a new one, delete the existing entry and all that follow it.
 
@@ -105,7 +100,10 @@ def test_known_entries_are_not_appended_again() -> None:
 
 
 def test_append_of_log_prefix_does_not_truncate_log() -> None:
-    """3 and 4: an append without a conflict may be a delayed one, so the follower does not delete later entries."""
+    """3 and 4: without a conflict nothing is deleted, for the append may be an old one.
+
+    Quote: "… after completing an RPC but before responding, then it will receive the same RPC again …".
+    """
     bench = Bench(1, 1, 2, 2)
     reply = bench.append(term=2, previous=ORIGIN, entries=entries_of(1, 1))
     assert (reply.success, reply.next_index) == (True, 3)
@@ -234,7 +232,7 @@ def test_votes_of_a_majority_make_a_leader() -> None:
 
 
 def test_own_vote_counts_only_when_durable() -> None:
-    """Persistent state: votedFor. A candidate counts its vote for itself only after it is durable."""
+    """Persistent state: votedFor, and so is the candidate's vote for itself."""
     bench = Bench(voters=3, fast=False).expired()
     (persist,) = bench.all(Persist)
     bench.grant(TWO)
@@ -318,7 +316,7 @@ def test_inconsistency_decrements_next_index_and_retries() -> None:
     """If AppendEntries fails because of log inconsistency: decrement nextIndex and retry (section 5.3)."""
     bench = Bench(1, 1, 2).lead()
     (append,) = bench.appends(TWO)
-    # A useless hint makes the leader go back by one entry.
+    # A follower that gives no useful hint makes the leader step back by one.
     bench.refused(TWO, append, hint=99)
     (again,) = bench.appends(TWO)
     assert again.previous == AT(2, 1)

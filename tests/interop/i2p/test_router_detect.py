@@ -95,7 +95,7 @@ def router(tmp_path: Path) -> Iterator[LoneI2pd]:
 def test_changes_of_the_command_attach_real_i2pd(router: LoneI2pd, tmp_path: Path) -> None:
     node = tmp_path / "node.toml"
     node.write_text('# mine\nname = "site-a"\n')
-    first = document("--config", str(node), "--yes", "--json")
+    first = router.detect("--config", node, "--yes")
     found = first["routers"][0]  # The list continues with installed routers that do not run
     assert (found["pid"], first["written"]) == (router.process and router.process.pid, True)
     own = re.search(r"web\.dat for (\S+) created", router.log.read_text())

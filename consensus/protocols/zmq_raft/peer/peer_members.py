@@ -21,8 +21,8 @@ from consensus.core.options import Options
 from consensus.protocols.zmq_raft.client.client import ClientError, connect
 from consensus.protocols.zmq_raft.peer.peer_transport import PeerTransport
 
-_DEPARTURE_S: Final = 5.0
-"""Seconds that a server stays reachable after its removal: longer than the core continues to send the log to it."""
+_COMMIT_S: Final = 5.0
+"""Seconds allowed for the commit of a removal; then the core sends the log for the shortest election timeout."""
 _ASKING_S: Final = 1.0
 
 
