@@ -25,6 +25,7 @@ CASES: Final[dict[str, str]] = {
     "servers": READS,
     "servers list": READS,
     "members": READS,
+    "members --rtt": "tests/node/test_cli_watching.py::test_round_trips_of_all_nodes_are_listed",
     "events": READS,
     "events --kind": READS,
     "keys list": READS,
