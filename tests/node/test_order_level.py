@@ -11,12 +11,14 @@ from trio.testing import MockClock
 
 from bridge.api.control import CheckedAnswer, Refused
 from bridge.api.control_routes import NODES_APPROVE, NODES_APPROVE_CHECK, Route
+from bridge.core.log import feature_level
 from bridge.core.log.feature_level import EVICTION_LEVEL, FIRST_LEVEL, SUPPORTED_LEVEL
 from bridge.core.log.records import Eviction
 from bridge.node.control.orders.leading import COMMIT_PATIENCE_S, commit_as_leader
 from bridge.node.control.orders.order_level import OrderLevel, check_level, reach_level
 from bridge.node.control.routes import Call, Request, body_of
 from bridge.node.founded_farm import CurrentFarm
+from bridge.node.membership import level_raising
 from consensus import Outcome, ServerBusyError, ServerStoppedError
 from tests.node.test_identity_admin import FakeLeader, admin, identity
 
@@ -89,6 +91,19 @@ async def test_other_old_voter_prevents_level(order: OrderLevel) -> None:
     with pytest.raises(Refused, match=r"node-2 announces level 1\. Update these voters") as caught:
         check_level(stage.farm, order)
     assert caught.value.code == "level-too-low"
+
+
+@pytest.mark.parametrize("order", [REMOVAL, EVICTION])
+async def test_old_leader_does_not_raise_level_above_its_own(
+    order: OrderLevel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A farm whose leader refuses its own entry cannot commit anything until an update."""
+    for module in (feature_level, level_raising):
+        monkeypatch.setattr(module, "SUPPORTED_LEVEL", FIRST_LEVEL)
+    stage = OldFarm({2, 3})
+    with pytest.raises(Refused, match=r"node-1 announces level 1\. Update these voters") as caught:
+        await reach_level(stage.farm, order)
+    assert (caught.value.code, stage.requested, stage.state.level) == ("level-too-low", [], FIRST_LEVEL)
 
 
 async def _approve_successor(stage: OldFarm, route: Route[Any]) -> Any:

@@ -64,9 +64,7 @@ def next_level(current: int, voters: Collection[int | None]) -> Level | None:
 
 
 def holding_back(current: int, voters: Mapping[int, int | None]) -> frozenset[int]:
-    """Return the voters that do not support a level above `current`; empty if this version does not support one."""
-    if current >= SUPPORTED_LEVEL:
-        return frozenset()
+    """Return the voters that do not support a level above `current`."""
     return frozenset(each for each, level in voters.items() if level is None or level <= current)
 
 
