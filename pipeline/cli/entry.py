@@ -6,7 +6,6 @@ other command reports how to install Spark.
 """
 
 import os
-import re
 import sys
 from importlib import import_module
 from importlib.abc import MetaPathFinder
@@ -14,14 +13,11 @@ from importlib.abc import MetaPathFinder
 import click
 from click.shell_completion import CompletionItem, ShellComplete
 
-from bridge import document
 from pipeline import INSTALL
 from pipeline.spark.interrupt import terminable
 from pipeline.spark.versions import VersionError, refuse_unsupported
 
 _POOL = "ARROW_DEFAULT_MEMORY_POOL"
-_COMMAND = re.compile(r"^## garlicfarm pipeline ([a-z-]+)\n\n(.+)$", re.MULTILINE)
-"""The name of a command in the reference, and the first line about it."""
 EXTRA_MODULES = frozenset({"pyspark", "pyarrow", "pandas", "numpy", "google", "py4j", "duckdb"})
 
 
@@ -78,13 +74,9 @@ def doctor_alone() -> click.Command:
 
 
 def _offered(context: click.Context, _parameter: object, incomplete: str) -> list[CompletionItem]:
-    """Return the completions of a word after `pipeline`; the names of commands and queries without Spark."""
+    """Return the completions of a word after `pipeline`; the names of queries without Spark."""
     arguments = context.params["arguments"]
-    is_name = not incomplete.startswith("-")
-    if is_name and not arguments and (text := document("reference/commands.md")):
-        found = _COMMAND.findall(text)
-        return [CompletionItem(name, help=line) for name, line in found if name.startswith(incomplete)]
-    if is_name and arguments == ("query",):
+    if arguments == ("query",) and not incomplete.startswith("-"):
         subjects = import_module("pipeline.gold.answers").SUBJECTS
         return [CompletionItem(each, help=subjects[each]) for each in sorted(subjects) if each.startswith(incomplete)]
     try:
