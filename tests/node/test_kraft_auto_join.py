@@ -52,7 +52,7 @@ async def test_removed_voter_rejoins_only_after_restart(tmp_path: Path, monkeypa
 
 
 async def test_observer_at_a_wrong_address_does_not_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At its announced address, another voter replies."""
+    """Given an observer that announces the address of a voter, then it joins only with its own address."""
     settings, refused = formatted(tmp_path, 4, dynamic=True), list[AddressRefused]()
     other = settings[0].listeners[0].port
     wrong = replace(settings[3], auto_join=True, advertised_listeners=(Endpoint("CONTROLLER", LOOPBACK, other),))

@@ -100,7 +100,7 @@ def test_known_entries_are_not_appended_again() -> None:
 
 
 def test_append_of_log_prefix_does_not_truncate_log() -> None:
-    """3 and 4: without a conflict nothing is deleted, for the append may be an old one.
+    """3 and 4: an append without a conflict may be a delayed one, so the follower does not delete later entries.
 
     Quote: "… after completing an RPC but before responding, then it will receive the same RPC again …".
     """
@@ -232,7 +232,7 @@ def test_votes_of_a_majority_make_a_leader() -> None:
 
 
 def test_own_vote_counts_only_when_durable() -> None:
-    """Persistent state: votedFor, and so is the candidate's vote for itself."""
+    """Persistent state: votedFor. A candidate counts its vote for itself only after it is durable."""
     bench = Bench(voters=3, fast=False).expired()
     (persist,) = bench.all(Persist)
     bench.grant(TWO)
@@ -316,7 +316,7 @@ def test_inconsistency_decrements_next_index_and_retries() -> None:
     """If AppendEntries fails because of log inconsistency: decrement nextIndex and retry (section 5.3)."""
     bench = Bench(1, 1, 2).lead()
     (append,) = bench.appends(TWO)
-    # A follower that gives no useful hint makes the leader step back by one.
+    # A useless hint makes the leader go back by one entry.
     bench.refused(TWO, append, hint=99)
     (again,) = bench.appends(TWO)
     assert again.previous == AT(2, 1)

@@ -1,4 +1,4 @@
-"""Raft section 5 except figure 2, by its sentences. Separate files test section 5.4 and disruptive servers."""
+"""Sentences of Raft section 5, without figure 2. Other files test section 5.4 and disruptive servers."""
 
 import pytest
 from msgspec.structs import replace
@@ -108,7 +108,7 @@ def test_dead_follower_gets_heartbeats_and_catches_up() -> None:
 
 
 def test_follower_with_older_copy_gets_entries_again() -> None:
-    """Quote: "until all followers eventually store all log entries", also after an acknowledgment by a lost disk."""
+    """Quote: "until all followers eventually store all log entries". An older copy replaced the follower's storage."""
     bench = Bench(voters=3).lead()
     bench.matched(TWO, bench.appends(TWO)[0])
     bench.propose(b"x")
@@ -126,7 +126,7 @@ def test_follower_with_older_copy_gets_entries_again() -> None:
 
 
 def test_late_refusal_keeps_acknowledged_entries() -> None:
-    """Lost and repeated messages: a refusal sent before the acknowledgment does not show that entries are lost."""
+    """A refusal from before an acknowledgment, which arrives later, does not show that entries are lost."""
     bench = Bench(voters=3).lead()
     (first,) = bench.appends(TWO)
     bench.expire()
@@ -158,7 +158,7 @@ def test_leader_never_overwrites_its_entries() -> None:
 def test_refusal_has_index_to_try_next(own: tuple[int, ...], previous: LogId, hint: int) -> None:
     """Quote: "… the term of the conflicting entry and the first index it stores for that term".
 
-    2. (for a heartbeat too).
+    2. A heartbeat needs a matching entry at prevLogIndex too.
     """
     reply = Bench(*own).append(term=5, previous=previous)
     assert (reply.success, reply.next_index) == (False, hint)
@@ -253,7 +253,7 @@ def test_repeated_append_gets_same_reply() -> None:
 
 
 def test_repeated_append_waits_for_pending_write() -> None:
-    """Otherwise the second reply would report entries as stored before they are."""
+    """The second reply waits for the write, because it must not report entries as stored before they are."""
     bench = Bench(fast=False)
     bench.append(term=1, entries=entries_of(1))
     (first,) = bench.all(Send)
@@ -263,7 +263,7 @@ def test_repeated_append_waits_for_pending_write() -> None:
 
 
 def test_heartbeat_reply_has_durable_entries() -> None:
-    """A follower with a slow disk is late, but does not appear dead.
+    """The reply does not wait for the disk, so a follower with a slow disk does not appear dead.
 
     Respond to RPCs from candidates and leaders.
     """
@@ -366,7 +366,10 @@ def test_next_append_replaces_commit_notice() -> None:
 
 
 def test_follower_caught_up_with_log_end_of_previous_reply() -> None:
-    """Under load the entries of a replica never reach the end of the log, because the end moves."""
+    """Under load a follower never holds the whole log, because the log grows.
+
+    It was caught up at its previous reply if it now holds all entries that the log had then.
+    """
     bench = Bench(1).lead()
 
     def caught_up(peer: ServerId) -> int | None:
@@ -382,7 +385,7 @@ def test_follower_caught_up_with_log_end_of_previous_reply() -> None:
     bench.propose(b"y")
     (third,) = bench.appends(TWO)
     bench.matched(TWO, second)
-    assert caught_up(TWO) == 50  # it holds all entries of 50 ms ago, the time of its previous reply
+    assert caught_up(TWO) == 50  # TWO holds all entries of 50 ms ago, the time of its previous reply
     bench.now += 5
     bench.matched(TWO, third)
     assert (caught_up(TWO), caught_up(THREE)) == (0, None)
