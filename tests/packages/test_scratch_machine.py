@@ -38,9 +38,9 @@ def test_slow_start_does_not_expose_root_of_test_machine(tmp_path: Path, monkeyp
 def test_command_after_time_limit_is_killed_on_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if reason := reason_to_skip():
         pytest.skip(reason)
-    monkeypatch.setattr(machines, "COMMAND_BOUND_S", 1)
-    monkeypatch.setattr(machines, "START_BOUND_S", 4.0)
     with Machine(tmp_path) as machine:
-        with suppress(subprocess.TimeoutExpired):
+        with monkeypatch.context() as short, suppress(subprocess.TimeoutExpired):
+            short.setattr(machines, "COMMAND_BOUND_S", 1)
+            short.setattr(machines, "START_BOUND_S", 4.0)
             assert machine.run("sleep", "7777", check=False).returncode != 0
         assert "7777" not in machine.run("ps", "-eo", "args").stdout
