@@ -155,7 +155,7 @@ def test_vote_reply_contains_term_and_grant() -> None:
     1. Reply false if term < currentTerm.
     """
     bench = Bench(1, 1, term=7)
-    refusal = bench.request_vote(3)
+    refusal = bench.request_vote(3, AT(2, 1))
     assert (refusal.term, refusal.granted) == (7, False)
     vote = bench.request_vote(8, AT(2, 1))
     assert (vote.term, vote.granted) == (8, True)

@@ -200,6 +200,11 @@ def test_replies_of_outsiders_do_not_change_term() -> None:
     assert (Drop.REPLY_OF_NON_MEMBER, 2) in bench.about.dropped
 
 
+def test_outsider_with_current_log_gets_vote() -> None:
+    """A vote depends on the log, not on membership."""
+    assert Bench(1).request_vote(term=2, last=AT(1, 1), sender=OUTSIDER).granted
+
+
 @pytest.mark.parametrize("term", [-1, MAX_NUMBER + 1, 2**200])
 def test_terms_out_of_range_never_adopted(term: int) -> None:
     bench = Bench(1)
