@@ -65,6 +65,7 @@ def test_pre_vote_keeps_term_vote_and_timer() -> None:
     due = bench.raft.deadline
     reply = bench.request_vote(term=9, last=AT(1, 1), pre_vote=True)
     assert (reply.granted, reply.term, reply.pre_vote) == (True, 9, True)
+    assert not bench.request_vote(term=1, last=AT(1, 1), pre_vote=True).granted
     assert (bench.about.term, bench.about.voted_for, bench.raft.deadline) == (1, None, due)
     assert bench.all(Persist) == []
 
