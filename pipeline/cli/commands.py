@@ -347,8 +347,8 @@ def generate_log(*, routers: int, days: float, seed: int, output: Path, labels: 
         if labels is not None:
             write_file(labels, "".join(f"{label.line()}\n" for label in model.labels))
     echo(
-        f"{done.entries} entries in {output}: {done.reports} reports of {routers} routers over {days:g} days,"
-        f" {done.leader_changes} changes of the leader, {done.hostile} hostile entries."
+        f"{output}, days: {days:g}, entries: {done.entries}, reports: {done.reports}, routers: {routers},"
+        f" changes of the leader: {done.leader_changes}, hostile entries: {done.hostile}."
     )
     if labels is not None:
         failures = sum(label.is_failure for label in model.labels)

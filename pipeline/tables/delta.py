@@ -550,8 +550,8 @@ def _refuse_lost_rows(root: Output, held: int | None, files: Iterable[StoredFile
     found = _rows_of(files)
     if held is not None and held != found:
         raise TableDamagedError(
-            f"{root} should have {held} rows and has {found}: a commit was lost, emptied or undone, or another"
-            f" program changed its rows; {remedy(root)}"
+            f"{root} should have {held} row{'' if held == 1 else 's'} and has {found}: a commit was lost, emptied or"
+            f" undone, or another program changed its rows; {remedy(root)}"
         )
 
 

@@ -272,10 +272,11 @@ def test_table_with_emptied_earlier_commit_is_refused(lost: int, tmp_path: Path)
         Table(tmp_path, CLOCKS)
 
 
-def test_table_restored_by_another_program_is_refused(tmp_path: Path) -> None:
-    append_rows(Table(tmp_path, CLOCKS), [[clock(batch)] for batch in range(3)])
-    DeltaTable(tmp_path / "clocks").restore(2)
-    with pytest.raises(TableDamagedError, match="clocks should have 3 rows and has 2"):
+@pytest.mark.parametrize(("count", "reason"), [(1, "should have 1 row and has 0"), (3, "should have 3 rows and has 2")])
+def test_table_restored_by_another_program_is_refused(count: int, reason: str, tmp_path: Path) -> None:
+    append_rows(Table(tmp_path, CLOCKS), [[clock(batch)] for batch in range(count)])
+    DeltaTable(tmp_path / "clocks").restore(count - 1)
+    with pytest.raises(TableDamagedError, match=f"clocks {reason}"):
         Table(tmp_path, CLOCKS)
 
 
