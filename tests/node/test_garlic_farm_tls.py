@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import serialization
 from msgspec.structs import replace
 
 from consensus.core import messages as core
+from consensus.core.effects import Outcome
 from consensus.core.model import LogId
 from consensus.net.tls import (
     CERTIFICATE_FILE,
@@ -32,6 +33,7 @@ from consensus.net.tls import (
     client_context,
     load_or_create_certificate,
 )
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.connection import ConnectionOptions
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.links import PeerLinks
@@ -155,6 +157,26 @@ def test_certificate_with_dates_of_clock_is_replaced(tmp_path: Path, days: tuple
     found = load_or_create_certificate(tmp_path)
     assert found.fingerprint != dated.fingerprint
     assert load_or_create_certificate(tmp_path) == found
+
+
+async def test_peers_exchange_votes_over_tls(listening: ListeningServer, nursery: trio.Nursery) -> None:
+    links, receiver = (
+        PeerLinks(dialer(), lambda _: listening.address, metrics=Metrics(), random=Random(5)),
+        RecordedReceiver(),
+    )
+    await nursery.start(links.run, receiver)
+    links.send(BOB, core.RequestVote(term=3, candidate=ALICE, last=LogId(9, 2), correlation=77, pre_vote=True))
+    with trio.fail_after(60):
+        replies = await receiver.wait_replies(1)
+    assert replies == [core.VoteReply(term=3, granted=True, correlation=77, pre_vote=True)]
+
+
+async def test_client_submits_over_tls(listening: ListeningServer, nursery: trio.Nursery) -> None:
+    client = GarlicFarmClient(dialer(), lambda _: listening.address, [BOB], random=Random(6))
+    await nursery.start(client.run)
+    submission = await client.submit([b"{}"])
+    assert submission.outcome is Outcome.COMMITTED
+    assert listening.host.handler.log == [b"{}"]
 
 
 async def test_other_certificate_is_refused_before_sending_credentials(listening: ListeningServer) -> None:

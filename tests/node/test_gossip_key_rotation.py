@@ -1,20 +1,23 @@
 """Key rotation in a running group: no member is lost, and the old key is refused afterwards, also after a restart."""
 
 from pathlib import Path
-from random import Random
+from random import Random, randrange
 
 import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 
 import gossip
 from gossip.core.effects import Alarm, AlarmKind
 from gossip.core.keyring import Keyring, KeyringError, key_id
 from gossip.core.member import Address, NodeId, Status
 from gossip.core.messages import PingRequest
+from gossip.core.options import SwimOptions
 from gossip.node.group import Group
 from gossip.node.key_manager import KeyManager
 from gossip.node.state_files import KEYS_FILE, RETRY_LAST_S, StateError, known_keyring
+from gossip.node.udp import DatagramSocket, UdpNetwork
 from gossip.wire.codec import Code
 from gossip.wire.identity import Signer
 from gossip.wire.seal import SealFault
@@ -113,6 +116,65 @@ async def _refuses_the_old_key(network: LossyNetwork, agent: Group) -> None:
     received = agent.describe().core.received["PingRequest"]
     assert received - before.core.received["PingRequest"] < 20, "only pings of the group itself"
     assert not [each for _, target, each in network.sent if target == Address("127.0.0.1", 9)]
+
+
+class LossyUdp:
+    """The kernel's sockets, with a loss of one datagram in twenty."""
+
+    def __init__(self, random_seed: int) -> None:
+        self.random = Random(random_seed)
+        self.lost = 0
+        self._udp = UdpNetwork()
+        self.bind_broadcast = self._udp.bind_broadcast
+        self.resolve = self._udp.resolve
+
+    def bind(self, address: Address, limit_bytes: int) -> DatagramSocket:
+        return LossySocket(self._udp.bind(address, limit_bytes), self)
+
+
+class LossySocket:
+    """A socket of a lossy network."""
+
+    def __init__(self, socket: DatagramSocket, network: LossyUdp) -> None:
+        self._socket = socket
+        self._network = network
+        self.address = socket.address
+        self.readable = socket.readable
+        self.receive_waiting = socket.receive_waiting
+        self.overflowed = socket.overflowed
+        self.close = socket.close
+
+    def send(self, datagram: bytes, target: Address) -> bool:
+        if self._network.random.random() < 0.05:
+            self._network.lost += 1
+            return True
+        return self._socket.send(datagram, target)
+
+
+async def test_rotation_over_real_sockets_with_loss_keeps_members() -> None:
+    random_seed = randrange(2**32)
+    network = LossyUdp(random_seed)
+    async with running_farm(network) as farm:
+        # On a busy machine a short timeout marks members dead. This test does not measure timeouts, so it uses a long
+        # one.
+        agents = await farm.start_many(5, options=replace(SwimOptions.loopback(), suspicion_multiplier=100))
+        await until_all_see_all(agents)
+        for agent in agents:
+            events_of(agent)
+        name = await rotate(KeyManager(agents[2]))
+        listing = await KeyManager(agents[4]).list()
+        members = tuple(sorted(agent.node_id for agent in agents))
+        assert {each.name: (each.opened_by, each.sealed_by) for each in listing.keys} == {
+            name: (members, members),
+            OLD: ((), ()),
+        }, f"random seed {random_seed}"
+        assert lost_members(agents) == [], f"random seed {random_seed}"
+        late = await farm.start(agents[0])
+        with trio.fail_after(60):
+            alarm = await next_event(late)
+        assert isinstance(alarm, Alarm), f"random seed {random_seed}"
+        assert alarm.kind is AlarmKind.KEY_RETIRED, f"random seed {random_seed}"
+        assert network.lost > 0
 
 
 @in_simulated_time

@@ -483,6 +483,18 @@ async def test_concurrent_updates_over_loopback_committed_once() -> None:
     assert sorted(indexes) == list(range(1, 1025))
 
 
+async def test_late_peer_found_over_loopback() -> None:
+    with zmq_context() as context, trio.fail_after(60):
+        async with trio.open_nursery() as server:
+            peer = LoopbackPeer(context)
+            async with zmq_raft.connect([peer.url], "cluster") as client:
+                with pytest.raises(NoAnswerError, match="no answer within 500 ms"):
+                    await client.update(b"x", timeout_s=0.2)
+                await server.start(peer.run)
+                assert await client.update(b"x") == 1
+            server.cancel_scope.cancel()
+
+
 # -- the configuration and the state of logs ---------------------------------------------------------------------------
 
 
