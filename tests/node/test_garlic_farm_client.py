@@ -188,6 +188,19 @@ def never(commands: tuple[bytes, ...], on_reply: Callable[[ClientAnswer | None],
     return lambda: None
 
 
+async def test_elected_leader_replaces_one_that_hangs(stage: Stage, autojump_clock: MockClock) -> None:
+    alice, _, carol = three(stage)
+    client = await client_of(stage)
+    await client.submit([])
+    carol.handler.client_request = never  # type: ignore[method-assign]  # a stopped process
+    with trio.move_on_after(1):
+        await client.submit([b"lost"])
+    alice.handler.leader = ALICE
+    client.leader_is(ALICE)
+    assert (await client.submit([b"x"], timeout_s=1)).outcome is Outcome.COMMITTED
+    assert alice.handler.log == [b"x"]
+
+
 async def test_client_stopped_while_connecting_reports_it(
     stage: Stage, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,11 @@ class Client:
 
     answers: list[Submission | Exception]
     submissions: int = 0
+    leader: int | None = None
+
+    def leader_is(self, server: int) -> None:
+        """Store the leader."""
+        self.leader = server
 
     async def submit(
         self, commands: Sequence[bytes], *, timeout_s: float = 10.0, repeat_unknown: bool = False
@@ -332,3 +337,12 @@ async def test_read_after_process_pause_is_refused(mock_clock: MockClock) -> Non
         await read_barrier_anywhere(
             cast("ConsensusServer", PausedServer()), cast("GarlicFarmClient", LateClient()), timeout_s=1.0
         )
+
+
+def test_client_of_replica_follows_elected_leader() -> None:
+    client = Client([])
+    opened = replica(Server(), client)
+    opened.on_notice(FOLLOWING)
+    assert client.leader == OTHER
+    opened.on_notice(RoleChanged(Role.FOLLOWER, 8, None))
+    assert client.leader == OTHER

@@ -161,7 +161,9 @@ class Replica:
         match notice:
             case ConfigurationChanged(configuration):
                 self.voters_are(configuration)
-            case RoleChanged():
+            case RoleChanged(leader=leader):
+                if self.client is not None and leader is not None:
+                    self.client.leader_is(integer_id(leader))
                 self._role_changed.set()
                 self._role_changed = trio.Event()
             case _:

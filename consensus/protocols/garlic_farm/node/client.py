@@ -84,6 +84,11 @@ class GarlicFarmClient(TaskOwner):
             if self._preferred not in self._servers:
                 self._preferred = self._random.choice(self._servers)
 
+    def leader_is(self, server: int) -> None:
+        """Send the next requests to this server: a stopped process of the former leader does not answer."""
+        if server in self._servers:
+            self._preferred = server
+
     async def submit(
         self, commands: Sequence[bytes], *, timeout_s: float = 10.0, repeat_unknown: bool = False
     ) -> Submission:
