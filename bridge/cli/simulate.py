@@ -87,7 +87,7 @@ def gossip(
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    if plot is not None and plot.suffix.lower() != ".svg":
+    if plot is not None and plot.suffix.lower() != ".svg" and (plot.is_file() or not plot.exists()):
         raise click.UsageError(f"--plot draws SVG: name a file that ends in .svg, not {plot.name!r}")
     if plot is not None and not plot.absolute().parent.is_dir():
         fail(f"the directory {plot.absolute().parent} for the chart does not exist: create it, or name another path")
