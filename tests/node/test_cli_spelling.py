@@ -155,6 +155,7 @@ def test_nodes_to_act_on_are_arguments() -> None:
         ),
         ("publish rotate", "No such command 'rotate'. Did you mean 'keys rotate'?"),
         ("servers status", "No such command 'status'. Did you mean 'status' or 'zmq-raft status'?"),
+        ("backfill", "No such command 'backfill'. Did you mean 'pipeline backfill'?"),
         ("nosuch", "No such command 'nosuch'."),
     ],
 )

@@ -105,7 +105,7 @@ class LazyGroup(click.Group):
     def places_of(self, name: str) -> list[str]:
         """Return the commands of this name in this group and in its groups, each with its group."""
         here = [name] if name in self.lazy_commands else []
-        below = ((group, each) for group, each in _documented_commands() if group in self._own_commands)
+        below = ((group, each) for group, each in _documented_commands() if group in self.lazy_commands)
         return here + [f"{group} {each}" for group, each in below if each == name]
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
