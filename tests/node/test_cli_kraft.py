@@ -62,7 +62,11 @@ FORMAT = ("format", "-c")
         (("--random-cluster-id", "-s", "--set", "x"), "--set option 1 is not a setting: write it as name=value"),
         (("--random-cluster-id", "-s", "--set", "node.id=x"), "node.id is 'x': put a whole number there"),
         (("--random-cluster-id", "-s", "--set", "node.id=2147483648"), "the maximum is 2147483647"),
-        (("--random-cluster-id", "-I", "2147483648@a:1:AAAAAAAAAAAAAAAAAAAAAQ"), "write it as id@host:port"),
+        (("--random-cluster-id", "-I", "2147483648@a:1:AAAAAAAAAAAAAAAAAAAAAQ"), "the maximum id is 2147483647"),
+        (
+            ("--random-cluster-id", "--set", "controller.quorum.voters=3000000000@127.0.0.1:9093"),
+            "the maximum id is 2147483647",
+        ),
         (("--random-cluster-id", "-s", "--set", "controller.listener.names=X"), "controller.listener.names is X"),
         (
             ("--random-cluster-id", "-s", "--set", "listeners=CONTROLLER://:1"),

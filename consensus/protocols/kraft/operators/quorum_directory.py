@@ -132,7 +132,9 @@ def parse_initial_voters(text: str) -> tuple[NamedVoter, ...]:
         node_id, at, rest = part.partition("@")
         where, colon, directory = rest.rpartition(":")
         if not at or not colon or not node_id.isdecimal() or int(node_id) >= ID_LIMIT:
-            raise SettingsError(f"{part!r} is not a controller: write it as id@host:port:directory-id")
+            raise SettingsError(
+                f"{part!r} is not a controller: write it as id@host:port:directory-id; the maximum id is {ID_LIMIT - 1}"
+            )
         try:
             key = ReplicaKey(int(node_id), uuid_of_text(directory).bytes)
         except KafkaWireError as error:

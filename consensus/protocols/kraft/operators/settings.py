@@ -251,7 +251,9 @@ def static_voters(name: str, text: str) -> tuple[NamedVoter, ...]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         node_id, at, where = part.partition("@")
         if not at or not node_id.isdecimal() or int(node_id) >= ID_LIMIT:
-            raise SettingsError(f"{name} has {part!r}: write each voter as id@host:port")
+            raise SettingsError(
+                f"{name} has {part!r}: write each voter as id@host:port; the maximum id is {ID_LIMIT - 1}"
+            )
         voters.append(NamedVoter(ReplicaKey(int(node_id)), *address(name, where)))
     return tuple(voters)
 
