@@ -339,7 +339,7 @@ def _reason(answer: SubmitAnswer) -> str:
 def verify(*, directory: Path, as_json: bool) -> None:
     """Check a server's log, hard state and snapshots on disk, changing nothing.
 
-    DIR is the directory `raft` inside a node's state directory. Exit codes: 0 sound, or repaired by the next start; 1
+    DIRECTORY is a node's state directory, or `raft` inside it. Exit codes: 0 sound, or repaired by the next start; 1
     damaged; 2 nothing to check there.
     """
     # Users usually have a node's state directory at hand.
