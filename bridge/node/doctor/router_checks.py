@@ -67,6 +67,7 @@ async def _query(
         is_absent = isinstance(error, RouterAbsent)
         action = (
             "start the router, switch its I2CP port on, and check router.i2cp (Java: 7654; i2pd: [i2cp] in its file)"
+            " and router.i2cp_certificate"
         )
         found, of_leaves = [Check(ROUTER, CheckResult.PROBLEM, str(error), action)], await leaf_checks(leaves, None)
     services = ((control, await _status_check(control)), (sam, await sam_check(sam)))
@@ -116,6 +117,7 @@ async def _status_check(access: ControlAccess | None) -> Check:
     except RouterLost as error:
         action = (
             "switch I2PControl on (Java: a web application of the console; i2pd: [i2pcontrol]), and check the password"
+            " and router.i2pcontrol_certificate"
         )
         cause = ROUTER if isinstance(error, RouterAbsent) else ""
         return Check(STATUS, CheckResult.PROBLEM, str(error), action, cause)

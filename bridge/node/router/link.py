@@ -102,6 +102,8 @@ def unreached(link: Link, error: BaseException | None) -> RouterLost:
             # The TCP connection succeeded, but its TLS handshake failed.
             cause = error.__cause__
             why = cause.reason if isinstance(cause, ssl.SSLError) else "it closed the connection"
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                why += "; pin the router's own certificate, not its authority's"
             return RouterLost(f"{link} does not speak TLS, or shows another certificate: {why}")
         case OSError():
             return RouterAbsent(f"nothing answers at {link}: {connection_failure(error)}")
