@@ -166,6 +166,12 @@ def test_unfit_configuration_is_refused_before_token(garlicfarm: Call, monkeypat
     assert (refused.exit_code, "master" in refused.stderr) == (1, True)
 
 
+def test_key_is_not_received_without_a_node(garlicfarm: Call) -> None:
+    node_places().configuration.unlink()
+    refused = garlicfarm("keys", "receive", "token")
+    assert (refused.exit_code, "run `garlicfarm join`" in refused.stderr) == (1, True)
+
+
 def test_key_of_other_farm_is_not_received(garlicfarm: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     before = node_places().configuration.read_text()
     token = granting(monkeypatch, new_farm_key(3))

@@ -54,6 +54,8 @@ def receive(*, token: str | None, token_file: Path | None, as_json: bool) -> Non
     ):
         if token is not None and token_file is not None:
             fail("give the token once: as an argument, or with --token-file")
+        if not places.configuration.is_file():
+            fail(f"{places.configuration} does not exist: run `garlicfarm join` with the token instead")
         configuration = load_configuration(places.configuration)
         refuse_configured(configuration)
         # A configuration that cannot be changed ends the command here, before the token is used.
