@@ -188,7 +188,7 @@ def never(commands: tuple[bytes, ...], on_reply: Callable[[ClientAnswer | None],
     return lambda: None
 
 
-async def test_elected_leader_replaces_one_that_hangs(stage: Stage, autojump_clock: MockClock) -> None:
+async def test_elected_leader_replaces_hanging_leader(stage: Stage, autojump_clock: MockClock) -> None:
     alice, _, carol = three(stage)
     client = await client_of(stage)
     await client.submit([])
