@@ -250,6 +250,21 @@ async def test_disk_alarm_is_set_in_sixth_second_of_job(
     assert alarms.active() == ()
 
 
+async def test_pause_of_process_does_not_raise_disk_alarm(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    alarms = Alarms(EventLog("node", lambda: 0))
+
+    def pending_ms() -> int:
+        now_s = trio.current_time()
+        return int(1000 * (now_s - 0.9)) if 0.9 <= now_s < 61.2 else 0
+
+    nursery.start_soon(RaftNotices(EventLog("node", lambda: 0), alarms, lambda _: None).run, pending_ms)
+    await trio.sleep(1)
+    autojump_clock.jump(60)
+    for _ in range(4):
+        await trio.sleep(0.5)
+        assert alarms.active() == ()
+
+
 async def test_alarm_names_server_until_rejections_stop(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     trace = EventLog("node", lambda: 0)
     alarms = Alarms(trace)

@@ -23,8 +23,8 @@ from consensus import (
     RoleChanged,
     ServerId,
     integer_id,
+    next_tick_s,
     now_ms,
-    sleep_to_tick,
 )
 
 QUIET_AFTER_S = 120.0
@@ -115,7 +115,11 @@ class RaftNotices:
         """Set or clear the alarm about an unresponsive disk, and clear `content-rejected` in time, until canceled."""
         while True:
             left_ms = max(0, DISK_PATIENCE_MS - disk_pending_ms())
-            await sleep_to_tick(LOOK_EVERY_S, left_ms / 1000)
+            due_s = next_tick_s(LOOK_EVERY_S, left_ms / 1000)
+            await trio.sleep_until(due_s)
+            # After a pause of the whole process, the job may be done, and its result not yet handled.
+            if trio.current_time() > due_s + LOOK_EVERY_S:
+                continue
             if disk_pending_ms() > DISK_PATIENCE_MS:
                 self._alarms.set(DISK_UNRESPONSIVE, DISK_UNRESPONSIVE.happened)
             else:
