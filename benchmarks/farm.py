@@ -88,8 +88,7 @@ class Server:
         found: Counter[str] = Counter()
         for directory in Path(f"/proc/{self.process.pid}/task").iterdir():
             with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
-                status = (directory / "status").read_text()
-                found[directory.name] = int(_WAITS.findall(status)[0])
+                found[directory.name] = int(_WAITS.findall((directory / "status").read_text())[0])
         return found
 
     def structures(self) -> list[Path]:

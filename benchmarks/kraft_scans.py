@@ -157,15 +157,13 @@ async def _write(ask: Ask, until_s: float) -> dict[str, Any]:
 
 async def _scan(ask: Ask, kind: str, until_s: float) -> dict[str, Any]:
     random, count, began_s, first_s = Random(2), 0, time.perf_counter(), 0.0
+    requests: dict[str, Callable[[], Any]] = {
+        "state": quorum_state,
+        "times": lambda: offset_of_time(random.randrange(TIMES_MS)),
+        "records": lambda: records_from(random.randrange(RECORDS), FETCH_BYTES),
+    }
     while time.perf_counter() < until_s:
-        match kind:
-            case "state":
-                request: Any = quorum_state()
-            case "times":
-                request = offset_of_time(random.randrange(TIMES_MS))
-            case _:
-                request = records_from(random.randrange(RECORDS), FETCH_BYTES)
-        await ask(request)
+        await ask(requests[kind]())
         count += 1
         first_s = first_s or time.perf_counter() - began_s
     return {"requests": count, "first_ms": 1000 * first_s}
