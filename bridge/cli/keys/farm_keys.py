@@ -355,7 +355,7 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
     echo("A node that is new, or was away, needs the current farm key file:")
     echo("  garlicfarm keys export FILE")
     if done.left_out:
-        echo(f"Left out, and refused until they have that file: {', '.join(done.left_out)}")
+        echo(f"Left out: {', '.join(done.left_out)}. With the alarm `key-retired`, such a node needs that file.")
 
 
 @keys.command("replace")

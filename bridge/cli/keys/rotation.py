@@ -75,9 +75,9 @@ class Rotation(Struct, eq=False, kw_only=True):
     def _check_absent(self, now: KeysAnswer) -> None:
         if now.absent and not self.force:
             raise RotationError(
-                f"nothing was changed: {_listed(now.absent)} down, would miss the new key, and the farm would"
-                " then refuse them. Start them, or rotate with --force and give them the current key file"
-                " (`garlicfarm keys export FILE`) before their next start"
+                f"nothing was changed: {_listed(now.absent)} down, and would miss the new key. Start every such node"
+                " first; or rotate with --force, and copy the current key file (`garlicfarm keys export FILE`) to it"
+                " before its next start"
             )
 
     async def _new_key(self, before: KeysAnswer) -> str:
