@@ -1,5 +1,6 @@
 """The grant of an invitation: after the creation of a farm, a node gives out only keys that a leader has confirmed."""
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +16,13 @@ from bridge.node.inviting.invitations import Joiner
 from bridge.node.inviting.spare_keys import SpareKeys
 from bridge.node.settings.bundle import parse_bundle
 from bridge.node.settings.configuration import Overrides, load_configuration
+from bridge.wire.i2p.destination_keys import new_master_key, parse_signing_key
 from bridge.wire.keys.farm_key import FarmKey, new_farm_key
+from bridge.wire.keys.invitation import Granted
 from consensus import NotLeaderError
 from tests.node.partial_farm import partial_farm
 
+DAY_S = 86_400
 JOINER = Joiner(bytes(32), "site-2")
 
 
@@ -54,11 +58,13 @@ class Node:
         if self._has_entry:
             self.farm_keys.exported = self.new
 
+    async def grant(self) -> Granted:
+        node: Any = self
+        return await Granting(node, SpareKeys(self.local.configuration.state_dir), self.current).grant(JOINER)
+
     async def granted(self) -> FarmKey:
         """Return the farm key of a grant."""
-        node: Any = self
-        granted = await Granting(node, SpareKeys(self.local.configuration.state_dir), self.current).grant(JOINER)
-        return parse_bundle(granted.bundle)[0]
+        return parse_bundle((await self.grant()).bundle)[0]
 
 
 async def test_replaced_keys_are_granted_after_confirmation(tmp_path: Path) -> None:
@@ -97,3 +103,12 @@ async def test_node_without_new_key_grants_no_key(tmp_path: Path, autojump_clock
 async def test_key_is_granted_before_creation(tmp_path: Path) -> None:
     node = Node(tmp_path, cluster_id=None)
     assert await node.granted() == node.old
+
+
+async def test_spare_keys_are_granted_before_inviter_restarts(tmp_path: Path) -> None:
+    node, key = Node(tmp_path, cluster_id=None), new_master_key()
+    SpareKeys(node.local.configuration.state_dir).add([key.sign_transient(int(time.time()), DAY_S)])
+    for _ in range(2):
+        granted = await node.grant()
+        assert parse_bundle(granted.bundle)[1]["master"] == [{"destination": key.destination.base64, "publish": "auto"}]
+        assert [parse_signing_key(each).destination for each in granted.signing_keys] == [key.destination]

@@ -64,13 +64,17 @@ class Granting(Struct, frozen=True):
     current: CurrentFarm
 
     def masters(self) -> tuple[str, ...]:
-        """Return each master of this node in base64."""
+        """Return each master of this node in base64; without one, each master of the spare keys.
+
+        `keys master` adds spare keys while the node runs. The node reads the changed configuration at its next start.
+        """
         masters = self.node.local.masters
-        return (*(each.master for each in masters.keys), *(each.destination for each in masters.keyless))
+        own = (*(each.master for each in masters.keys), *(each.destination for each in masters.keyless))
+        return own or self.spare_keys.masters()
 
     async def grant(self, joiner: Joiner) -> Granted:
         """Return the content for an identity whose redemption is durable; raise OSError or `Refused`."""
-        local, masters = self.node.local, self.masters()
+        local, masters = self.node.local, await trio.to_thread.run_sync(self.masters)
         settings = settings_for(local.configuration, masters)
         settings.setdefault("gossip", {})["seeds"] = self.seeds()
         if self.node.forming.cluster_id is not None:

@@ -52,6 +52,10 @@ class SpareKeys:
         """Return the number of free keys of a master (in base64)."""
         return sum(key.destination.base64 == master for _, key in self._loaded(self.free()))
 
+    def masters(self) -> tuple[str, ...]:
+        """Return each master with a key here (in base64), also if a node has the key already."""
+        return tuple({key.destination.base64: None for _, key in self._loaded(self.directory.glob("*.key*"))})
+
     def assign(self, node_id: bytes, masters: Collection[str]) -> tuple[str, ...]:
         """Assign a key of each master (in base64) to an identity; return their texts. Raise OSError.
 
