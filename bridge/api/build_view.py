@@ -431,7 +431,7 @@ class _FarmPart:
         by = None if handed_over is None else handed_over.server_id
         look_ups = farm.look_ups.of_others(destination, by)
         failures = _publish_failures(state, destination)
-        candidates = candidates_of(state, destination, farm.tuning)
+        candidates = self._candidates(destination)
         publisher, reason, choices = self._choices(destination, master, candidates, publication)
         return PublishingView(
             master=self._address_of(destination),
@@ -502,6 +502,15 @@ class _FarmPart:
             )
             for entry in entries
         )
+
+    def _candidates(self, destination: str) -> list[Candidate]:
+        """Return the candidates of a master, without retired and evicted servers that cannot publish."""
+        admitted = self._seen.admitted
+        return [
+            each
+            for each in candidates_of(self._seen, destination, self._farm.tuning)
+            if each.inability is None or each.server_id not in admitted or not admitted[each.server_id].is_out
+        ]
 
     def _choices(
         self, destination: str, master: MasterState, candidates: list[Candidate], publication: Publication | None

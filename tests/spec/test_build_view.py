@@ -398,6 +398,15 @@ def test_unable_servers_shown_with_reasons() -> None:
     assert master.reason == "no server can publish: it does not have a router; it does not have a valid signing key"
 
 
+@pytest.mark.parametrize("standing", [Standing.EVICTED, Standing.RETIRED])
+def test_unable_outsider_is_not_a_candidate(standing: Standing) -> None:
+    log = Log(report(1, attached=False), report(2, can_sign_until_s=None))
+    state = replace(log.farm.state, admitted={1: Admitted(OWN, "m"), 2: Admitted(B, "b", standing=standing)})
+    [master] = view_of(log, state=state).publishing
+    assert [each.raft_id for each in master.standings] == [1]
+    assert master.reason == "no server can publish: it does not have a router"
+
+
 def test_choice_contradicting_reports_still_shown() -> None:
     log = Log(report(1, attached=False))
     state = log.farm.state
