@@ -30,6 +30,7 @@ from bridge.api.alarms import (
     NO_QUORUM,
     NOT_ADMITTED,
     NOT_PUBLISHED,
+    REFUSED_BY_PEERS,
     REPLACE_EVICTED,
     REPORTS_MISSING,
     ROUTER_UNREACHABLE,
@@ -57,7 +58,7 @@ from bridge.core.membership.admission import server_label
 from bridge.core.publishing.score import Inability, inability_text
 from consensus import counted
 
-WAITING_ALARMS = (KEY_RETIRED.kind, FORMATION.kind, NOT_ADMITTED.kind, ISOLATED.kind)
+WAITING_ALARMS = (KEY_RETIRED.kind, FORMATION.kind, NOT_ADMITTED.kind, REFUSED_BY_PEERS.kind, ISOLATED.kind)
 """Alarms that explain why a node waits. Causes come first: with a wrong key, formation does not get usable messages."""
 _DOWN_ACTION = "start {0} again, and check that UDP (gossip) and TCP (consensus) reach {0}"
 _REPLACE_ACTION = (

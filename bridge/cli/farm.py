@@ -241,7 +241,8 @@ def _show_servers(view: FarmView, *, as_json: bool) -> None:
     print_table(("ID", "NAME", "ROLE", *lag, "REPORT", "WITHOUT IT", "ADDRESS"), rows)
     echo(view.verdict.text)
     if view.removed:
-        echo(f"removed by an operator: {', '.join(map(str, view.removed))}")
+        names = {each.raft_id: each.name for each in view.members}
+        echo(f"removed by an operator: {', '.join(server_label(each, names.get(each)) for each in view.removed)}")
     for text in raft.waits:
         echo(f"waiting: {text}")
     if raft.leader_id is None:

@@ -73,7 +73,7 @@ def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> 
     holder of a copied key file can use any name, so compare the id with `garlicfarm status` on the node itself.
     """
     ask, order = partial(query_leader, nodes), NodeRequest(which)
-    question = f"Approve {which}, and permanently retire another identity that has its name?"
+    question = f"If another identity has the name of {which}, it is permanently retired. Approve {which}?"
     confirm_checked(ask, NODES_APPROVE_CHECK, order, question, yes=yes)
     done = ask(lambda client: client.call(NODES_APPROVE, order))
     end_with_json(done, as_json=as_json)

@@ -169,7 +169,10 @@ def test_stopped_rotation_exits_with_remedy(farm: FakeKeys, keys: Callable[..., 
     assert result.exit_code == 1
     assert "node-4 is down" in result.stderr
     assert farm.steps == []
-    assert "Left out: node-4. With the alarm `key-retired`, such a node needs that file." in keys("rotate", "--force").stdout
+    assert (
+        "Left out: node-4. With the alarm `key-retired`, such a node needs that file."
+        in keys("rotate", "--force").stdout
+    )
 
 
 def test_current_key_file_is_exported_for_owner_only(

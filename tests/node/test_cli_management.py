@@ -98,16 +98,16 @@ def test_servers_remove_does_not_wait_for_other_removals(node: Node, garlicfarm:
 
 
 def test_servers_lists_voters_learners_with_removed_servers(node: Node, garlicfarm: Callable[..., Result]) -> None:
-    node.removed = (9,)
+    node.removed = (4, 9)
     found = json.loads(garlicfarm("servers", "--json").stdout)
     assert [(each["raftId"], each["role"], each["leads"]) for each in found["servers"]] == [
         (1, "voter", True),
         *((each, "voter", False) for each in (2, 3, 4, 5)),
         (6, "learner", False),
     ]
-    assert found["removed"] == [9]
+    assert found["removed"] == [4, 9]
     text = garlicfarm("servers").stdout
-    assert "removed by an operator: 9" in text
+    assert "removed by an operator: node-4, server 9" in text
     assert "node-1  leader" in text
 
 

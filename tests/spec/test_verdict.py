@@ -726,6 +726,15 @@ def test_waiting_node_with_retired_key_advises_export() -> None:
     assert found.advice == "export the key"
 
 
+def test_waiting_node_refused_by_servers_advises_remedy() -> None:
+    """After a restart, a removed node does not know its removal: it does not apply its log without a leader."""
+    refused = AlarmView("refused-by-peers", "link to node-1: this node was removed", "restore it")
+    waiting = replace(healthy(), node=replace(healthy().node, phase=Phase.OBSERVER), alarms=(refused,))
+    found = verdict(replace(waiting, raft=replace(waiting.raft, role=RaftRole.NONE)))
+    assert found.text == "Waiting for the farm to admit this node: see the alarm refused-by-peers"
+    assert found.advice == "restore it"
+
+
 @pytest.mark.parametrize("reasons", [(), (Inability.NO_KEY,), (Inability.NO_KEY, Inability.OFF)])
 def test_verdict_with_able_server_lists_no_reasons(reasons: tuple[Inability, ...]) -> None:
     view = unable(healthy(), *reasons)

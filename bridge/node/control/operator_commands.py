@@ -247,7 +247,7 @@ class OperatorCommands(Struct, frozen=True):
         ):
             if name in {str(server_id), admitted.name, admitted.node_id.hex()}:
                 return server_id
-        known = ", ".join(self._name(each) for each in sorted(self._state.admitted))
+        known = ", ".join(dict.fromkeys(map(self._name, sorted(self._state.admitted))))
         raise Refused(
             404, "no-such-server", f"no server has the name, Raft id or node id {name[:64]!r}; there are {known}"
         )

@@ -60,8 +60,9 @@ _DO_WHERE_REFUSED = {
         " a new node, with a new state directory"
     ),
     Fault.EXPELLED: (
-        "`garlicfarm node list` at a node of the farm shows the evicted and removed servers. To let the node return,"
-        " give it a new state directory, or restore the server (`garlicfarm help servers`)"
+        "at a node of the farm, `garlicfarm node list` shows the evicted and retired servers, and `garlicfarm servers`"
+        " the removed servers. To let the node return, restore a removed server (`garlicfarm servers restore NAME`);"
+        " otherwise give the node a new state directory (`garlicfarm help servers`)"
     ),
     Fault.WRONG_CERTIFICATE: (
         "if that server has just started, wait until gossip brings its certificate; with [consensus] ca_file, check"
