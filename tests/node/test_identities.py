@@ -18,6 +18,7 @@ from bridge.core.membership.eviction import Rekeying
 from bridge.core.state.farm_state import FarmState
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
+from bridge.node.membership.farm_peers import KnownFarm
 from bridge.node.membership.identities import END_CONNECTIONS_AFTER_S, Identities
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.security.farm_keys import FarmKeys
@@ -64,6 +65,22 @@ class FakeAgent:
         self.changes.append(self.keyring)
 
 
+@dataclass
+class FakeAdmissions:
+    """A file of admissions, which is written when a task waits for news."""
+
+    out: frozenset[bytes]
+    node: "Node"
+
+    def node_id_of(self, _: int) -> None:
+        return None
+
+    async def news(self) -> None:
+        """Store the retired and evicted identities of the log."""
+        await trio.lowlevel.checkpoint()
+        self.out |= {each.node_id for each in self.node.state.admitted.values() if each.is_out}
+
+
 class Node:
     """One of five voters, 1 to 5; server k is node k."""
 
@@ -80,13 +97,13 @@ class Node:
         self.state = FarmState(
             0, admitted={each: Admitted(identity(each).node_id, f"node-{each}") for each in range(1, 6)}
         )
+        self.admissions = FakeAdmissions(out, self)
+        fakes: Any = None, self.admissions, self
         self._changed = trio.Event()
         raft = SimpleNamespace(raft=SimpleNamespace(configuration=SimpleNamespace(voter_ids=frozenset(range(1, 6)))))
         parts: dict[str, Any] = {
             "group": self.agent if by_gossip else None,
-            "known": SimpleNamespace(
-                admissions=SimpleNamespace(node_id_of=lambda _: None, out=out), applied_state=self
-            ),
+            "known": KnownFarm(*fakes),
             "replica": SimpleNamespace(server=SimpleNamespace(describe=lambda: raft), leads=False),
         }
         self.identities = Identities(
@@ -223,6 +240,22 @@ async def test_eviction_during_storage_of_new_key_is_followed(farm_key: Path) ->
         await node.identities.wait_era()
     assert node.agent.keyring.primary == content.key
     assert len(node.halted) == 1
+
+
+async def test_evicted_node_stores_eviction_before_it_stops(farm_key: Path) -> None:
+    node = Node(1, farm_key)
+    node.state.admitted[1] = Admitted(node.agent.node_id, standing=Standing.EVICTED)  # type: ignore[index]
+    with trio.fail_after(60):
+        await node.identities.run()
+    assert node.agent.node_id in node.admissions.out
+    assert "was evicted" in node.halted[0]
+
+
+async def test_evicted_node_stops_after_restart_without_leader(farm_key: Path) -> None:
+    node = Node(1, farm_key, out=frozenset({identity(1).node_id}))
+    with trio.fail_after(60):
+        await node.identities.run()
+    assert "was retired or evicted" in node.halted[0]
 
 
 async def test_unsupported_level_stops_log_naming_version() -> None:

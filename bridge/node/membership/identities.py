@@ -1,6 +1,6 @@
 """Changes of identities while a node runs: its own eviction, and the keys of an era.
 
-    log: this node is retired or evicted ────────▶ it stops with the reason
+    log: this node is retired or evicted ────────▶ once `admissions.json` has this fact, it stops with the reason
     log: an era (a new version of the keys) ─────▶ this node opens its box (its sealed key) ─▶ gossip and Raft use it
     gossip: a member refuses this node's key and offers another ─▶ enough members vouch for it ─▶ the same
     gossip: a node sends with an old key ────────▶ if it is admitted, this node offers it the new key, sealed for it
@@ -79,7 +79,7 @@ class Identities:
         """Work until canceled."""
         async with trio.open_nursery() as nursery:
             while True:
-                if self._is_out():
+                if await self._is_out():
                     return
                 seen, era = self._state.applied_index, self._state.rekeying.era
                 if await self._follow_era() or self._has_evictions():
@@ -98,8 +98,12 @@ class Identities:
 
     # -- this node's own status ----------------------------------------------------------------------------------------
 
-    def _is_out(self) -> bool:
-        reason = retired_or_evicted_refusal(self._state.admitted, self.node_id)
+    async def _is_out(self) -> bool:
+        admissions, reason = self.known.admissions, retired_or_evicted_refusal(self._state.admitted, self.node_id)
+        # After a restart, members refuse this node. So it does not apply its log again, and needs the file.
+        while reason is not None and self.node_id not in admissions.out:
+            await admissions.news()
+        reason = reason or self.known.expulsion(self.node_id)
         if reason is not None:
             self.halt(f"this node is not a member of its farm any more: {reason}")
         return reason is not None
