@@ -523,6 +523,14 @@ def test_alarm_raised_once_and_ends_with_cause() -> None:
     assert core.alarms == ()
 
 
+def test_alarm_of_two_clusters_ends_with_announcing_node() -> None:
+    core = formation(A, 2, FormationState(promise=promise(A, B, by=1), founding=some_founding(A, B)))
+    assert has(show(core, founder(C, some_founding(C, D)), founder(D, some_founding(C, D), reachable=False)), Alarm)
+    assert "announced by node-3)" in core.alarms[0]
+    show(core, founder(C, some_founding(C, D), reachable=False))
+    assert core.alarms == ()
+
+
 def test_colliding_promises_alarm_names_nodes_to_withdraw() -> None:
     core = formation(B, 3, state_with_promise(B, B, C, D))
     show(core, promiser(A, A, B, C), promiser(C, A, B, C), promiser(D, B, C, D))

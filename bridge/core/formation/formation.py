@@ -475,7 +475,12 @@ class Formation:
             key_file_cluster=self._key_file_cluster,
             members=self._members,
             foundings=self._foundings_seen(),
-            ignored=self.ignored,
+            # A dead node of another cluster stays listed for hours, although an operator has done the remedy.
+            ignored={
+                node_id: founding
+                for node_id, founding in self.ignored.items()
+                if self.founding is None or self._members[node_id].reachable
+            },
             unendorsed_by=self.unendorsed_by,
             too_many=self._too_many(),
         )
