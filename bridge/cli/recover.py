@@ -193,7 +193,6 @@ def _question(plan: RecoveryPlan) -> str:
 
 def _explain(plan: RecoveryPlan) -> None:
     survivor = plan.survivor
-    others = ", ".join(each for each in plan.left_behind) or "none"
     echo(f"{survivor.source} belongs to cluster {survivor.cluster_id.hex()}.")
     if survivor.cut is None:
         echo(f"Its log ends at entry {survivor.last.index} of term {survivor.last.term}; all entries are kept.")
@@ -203,8 +202,10 @@ def _explain(plan: RecoveryPlan) -> None:
         echo(f"Its log is kept up to entry {last.index} of term {last.term}. Dropped: {_entries(cut)}: {kinds}.")
     for line in _numbers(plan):
         echo(line)
-    echo(f"Servers left out: {others}. Entries acknowledged only by them are lost, and they can never rejoin with")
-    echo("their present state. If a majority of them still works, start them instead.")
+    if plan.left_behind:
+        others = ", ".join(plan.left_behind)
+        echo(f"Servers left out: {others}. Entries acknowledged only by them are lost, and they can never rejoin with")
+        echo("their present state. If a majority of them still works, start them instead.")
 
 
 def _entries(cut: Cut) -> str:

@@ -140,10 +140,14 @@ def test_question_with_backup_names_all_later_entries(tmp_path: Path) -> None:
 
 
 def test_yes_option_prints_left_out_nodes_without_prompt(tmp_path: Path) -> None:
-    code, output = called("--from", node_directory(tmp_path / "node"), "--yes")
+    directory = node_directory(tmp_path / "node")
+    code, output = called("--from", directory, "--yes")
     assert code == 0, output
     assert "Servers left out: server 2, c." in output
     assert "[y/N]" not in output
+    code, output = called("--from", directory, "--yes")
+    assert code == 0, output
+    assert "left out" not in output
 
 
 def test_json_output_needs_yes_option_and_has_both_cluster_ids(tmp_path: Path) -> None:

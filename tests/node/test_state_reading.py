@@ -146,7 +146,7 @@ async def test_backup_with_name_outside_form_is_refused(tmp_path: Path, cluster:
 async def test_unreadable_state_is_refused_with_remedy(tmp_path: Path) -> None:
     used = node_directory(tmp_path / "used")
     lock = Directory(used / RAFT_DIRECTORY)
-    with pytest.raises(StateReadingError, match=r"runs: stop it, or make a backup from it"):
+    with pytest.raises(StateReadingError, match=r"runs: stop it first"):
         await read_state(used)
     lock.close()
     (tmp_path / "empty").mkdir()

@@ -198,7 +198,7 @@ def _open(path: Path) -> Directory:
     try:
         return Directory(path)
     except StorageInUseError as error:
-        text = f"the node of {path.parent} runs: stop it, or make a backup from it (`garlicfarm backup FILE`)"
+        text = f"the node of {path.parent} runs: stop it first. Without a stop, `garlicfarm backup FILE` makes a backup"
         raise StateReadingError(text) from error
     except (StorageError, OSError) as error:
         text = "The command locks the directory, so this user must be able to write there"
