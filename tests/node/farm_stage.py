@@ -156,6 +156,8 @@ class StageServer:
     followers: tuple[FollowerProgress, ...] = ()
     image: bytes = b""
     """Image of the stored snapshot. The snapshot replaces the log up to its last entry."""
+    unapplied: tuple[bytes, ...] = ()
+    """Committed commands that the state machine applies with the next proposal."""
 
     def describe(self) -> StageDescription:
         """Return the configuration (initially three servers) and the applied index."""
@@ -169,7 +171,7 @@ class StageServer:
             last=LogId(last, 1),
             log_start=start,
             snapshot=self.snapshot,
-            commit_index=last,
+            commit_index=self.commit_index,
             followers=self.followers,
         )
 
@@ -185,14 +187,19 @@ class StageServer:
 
     @property
     def applied_index(self) -> int:
-        """Return the last index: every committed entry is applied."""
+        """Return the last index: every committed entry except `unapplied` is applied."""
         return len(self.stage.log)
+
+    @property
+    def commit_index(self) -> int:
+        return len(self.stage.log) + len(self.unapplied)
 
     async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
         await trio.sleep(self.commit_s)
         if self.outcome is not Outcome.COMMITTED:
             return ProposalResolved(proposal_id=0, outcome=self.outcome, leader=self.role.leader)
-        for command in commands:
+        applied, self.unapplied = (*self.unapplied, *commands), ()
+        for command in applied:
             await self.stage.append(command)
         return ProposalResolved(
             proposal_id=0, outcome=Outcome.COMMITTED, position=LogId(len(self.stage.log), 1), leader=OWN

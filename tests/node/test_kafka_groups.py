@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bridge.api.alarms import KAFKA_LEVEL_LOW
-from bridge.core.log.feature_level import REQIDS_LEVEL
+from bridge.core.log.feature_level import BOUNDS_LEVEL, REQIDS_LEVEL
 from bridge.core.log.records import GroupOffset
 from bridge.core.state.kafka_clients import GROUP_EXPIRY_MS, GROUPS_MAX, KafkaClients, NotedOffset
 from bridge.node.founded_farm import CurrentFarm
@@ -183,3 +183,22 @@ async def test_offsets_of_other_topics_are_ignored() -> None:
     stage = await leading_stage()
     await offsets_of(stage).commit(GROUP, {"other": CommittedOffset(1, 1, "")}, None)
     assert written_offsets(stage) == []
+
+
+async def test_offset_read_at_faster_node_is_committed(autojump_clock: MockClock) -> None:
+    # Given a leader that has not applied two committed entries
+    stage = stage_at(BOUNDS_LEVEL)
+    await stage.append(b"first")
+    stage.server.unapplied = (b"second", b"third")
+    offsets = offsets_of(stage)
+    # When a group commits the end of the log at a node that has applied them, the leader accepts it
+    await offsets.commit(GROUP, at(3), None)
+    assert offsets.committed(GROUP)[TOPIC].offset == 3
+
+
+async def test_offset_beyond_committed_log_is_refused(autojump_clock: MockClock) -> None:
+    stage = stage_at(BOUNDS_LEVEL)
+    await stage.append(b"first")
+    with pytest.raises(ProduceRefusedError) as caught:
+        await offsets_of(stage).commit(GROUP, at(3), None)
+    assert caught.value.error_code == ErrorCode.OFFSET_OUT_OF_RANGE

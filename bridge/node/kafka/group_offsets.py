@@ -125,11 +125,14 @@ class FarmGroupOffsets:
         return farm
 
     def _check_position(self, offset: CommittedOffset) -> None:
-        """Raise `ProduceRefusedError` for an offset that a reader of this log cannot have."""
+        """Raise `ProduceRefusedError` for an offset that a reader of this log cannot have.
+
+        The group may have read at a node that has applied more entries than this one, so the commit index limits it.
+        """
         farm = self._current.farm
         if farm is None or farm.state.level < BOUNDS_LEVEL:
             return
-        refusal = offset_refusal(offset.offset, farm.state.applied_index + 1)
+        refusal = offset_refusal(offset.offset, farm.replica.server.commit_index + 1)
         if refusal is not None:
             raise ProduceRefusedError(ErrorCode.OFFSET_OUT_OF_RANGE, refusal)
 
