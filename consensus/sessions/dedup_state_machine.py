@@ -26,6 +26,7 @@ from consensus.sessions.table import (
     SessionTable,
     SessionTableError,
 )
+from consensus.sessions.table_bytes import NUMBER_MAX
 
 Execute = Callable[[Index, bytes], Awaitable[bytes]]
 """Executes the command at an index and returns its result."""
@@ -37,7 +38,6 @@ _REQUEST, _CLOCK, _OPENING = b"\xf1", b"\xf2", b"\xf3"
 _REQUEST_HEAD = struct.Struct(">BQQ")
 _CLOCK_TIME = struct.Struct(">Q")
 _DUMP_SIZE = struct.Struct(">Q")
-_DUMP_MAX_BYTES = 256 * 1024 * 1024
 
 OPENING_ENTRY = _OPENING
 """An entry without effect. Its sender uses the index of the entry as the start of a session."""
@@ -50,7 +50,7 @@ def request_entry(request: RequestId, command: bytes) -> bytes:
 
 
 def clock_entry(log_time_ms: Milliseconds) -> bytes:
-    """Return an entry that advances log time; the state machine ignores an earlier log time."""
+    """Return an entry that advances log time; the state machine ignores earlier times, and times beyond 63 bits."""
     return _CLOCK + _CLOCK_TIME.pack(log_time_ms)
 
 
@@ -107,13 +107,13 @@ class DedupStateMachine:
         """Restore log time and the table from a snapshot; pass the rest to the service."""
         data = b""
         head = _DUMP_SIZE.size + _CLOCK_TIME.size
-        size = 0
+        size, limit = 0, self.sessions.limits.table_bytes_max
         async for chunk in state:
             data += chunk
             if len(data) >= head:
                 (size,) = _DUMP_SIZE.unpack_from(data)
-            if size > _DUMP_MAX_BYTES:
-                raise SessionTableError(f"a snapshot's session table has {size} bytes; the limit is {_DUMP_MAX_BYTES}")
+            if size > limit:
+                raise SessionTableError(f"a snapshot's session table has {size} bytes; the limit is {limit}")
             if len(data) >= head + size:
                 break
         if len(data) < head + size:
@@ -129,7 +129,7 @@ class DedupStateMachine:
                 await self._apply_envelope(index, data)
             case b"\xf2" if len(data) == 1 + _CLOCK_TIME.size:
                 (time_ms,) = _CLOCK_TIME.unpack_from(data, 1)
-                if time_ms > self.log_time_ms:
+                if self.log_time_ms < time_ms <= NUMBER_MAX:
                     self.log_time_ms, self.log_time_at_s = time_ms, self._clock_s()
                 self.sessions.expire(self.log_time_ms)
             case b"\xf3":

@@ -25,7 +25,7 @@ from enum import Enum
 from msgspec import Struct, field
 
 from consensus.core.model import Index, Milliseconds
-from consensus.sessions.table_bytes import TableReader, number_bytes, text_bytes
+from consensus.sessions.table_bytes import NUMBER_BYTES, TableReader, number_bytes, text_bytes
 
 CLIENT_BYTES_MAX = 64
 SEQUENCE_MAX = 2**63 - 1
@@ -93,6 +93,13 @@ class SessionLimits(Struct, frozen=True):
     A full table drops other sessions first, because any client can fill the table with them. Empty: no session is
     preferred.
     """
+
+    @property
+    def table_bytes_max(self) -> int:
+        """Size of the longest `SessionTable.dump`."""
+        result = 2 * NUMBER_BYTES + 1 + self.result_bytes_max
+        session = 6 * NUMBER_BYTES + CLIENT_BYTES_MAX + self.window * result
+        return 1 + 3 * NUMBER_BYTES + self.sessions_max * session
 
     def is_reserved(self, client: str) -> bool:
         """Return True if sessions of other clients are dropped before this client's."""

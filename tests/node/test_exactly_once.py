@@ -1,8 +1,9 @@
 """Exactly-once execution of commands for clients of real servers on loopback, even if a server is killed."""
 
+import struct
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from random import Random
 
@@ -17,7 +18,7 @@ from consensus.protocols.garlic_farm.node.client import GarlicFarmClient, read_b
 from consensus.server.errors import NotLeaderError
 from consensus.sessions.client import ExactlyOnceClient, SessionExpiredError, Submission
 from consensus.sessions.dedup_state_machine import OPENING_ENTRY, DedupStateMachine, clock_entry, request_entry
-from consensus.sessions.table import DEFAULT_LIMITS, RequestId, SessionLimits, SessionTableError
+from consensus.sessions.table import CLIENT_BYTES_MAX, DEFAULT_LIMITS, RequestId, SessionLimits, SessionTableError
 from tests.node.loopback_group import CALM, PATIENT, LoopbackGroup
 
 LONG_S = 120
@@ -238,13 +239,42 @@ async def test_sessions_expire_by_clock_entries_of_log() -> None:
     assert executed[1:] == [b"\xf2"], "a repetition after expiry is refused; other bytes are a command"
 
 
+async def chunks(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), 7):
+        yield data[start : start + 7]
+
+
+async def restore_from(state: DedupStateMachine, data: bytes) -> None:
+    async with aclosing(chunks(data)) as parts:  # type: ignore[type-var] # it is a generator
+        await state.restore(LogId(6, 1), parts)
+
+
+async def test_clock_entry_beyond_63_bits_is_ignored() -> None:
+    state, restored = machine([]), machine([])
+    log = [clock_entry(7), clock_entry(2**63)]
+    await state.apply(1, tuple(Entry.command(1, data) for data in log))
+    await restore_from(restored, b"".join(state.snapshot()))
+    assert restored.log_time_ms == 7
+
+
+async def test_longest_table_within_limits_is_restored() -> None:
+    limits = SessionLimits(sessions_max=2, window=3, result_bytes_max=len(b"result 1"))
+    state, restored = machine([], limits), machine([], limits)
+    names = [letter * CLIENT_BYTES_MAX for letter in "ab"]
+    requests = [RequestId(name, 0, number) for name in names for number in range(1, 4)]
+    await state.apply(1, tuple(Entry.command(1, request_entry(each, b"x")) for each in requests))
+    data = b"".join(state.snapshot())
+    await restore_from(restored, data)
+    assert all(restored.result_of(each) == state.result_of(each) for each in requests)
+    # A table that is a byte longer is refused before its bytes arrive
+    (size,) = struct.unpack_from(">Q", data)
+    with pytest.raises(SessionTableError, match=f"the limit is {size}"):
+        await restore_from(restored, struct.pack(">QQ", size + 1, 0))
+
+
 async def test_snapshot_has_session_table_before_inner_state() -> None:
     random = Random(3)
     inner: list[bytes] = []
-
-    async def chunks(data: bytes) -> AsyncIterator[bytes]:
-        for start in range(0, len(data), 7):
-            yield data[start : start + 7]
 
     async def restore(_last: LogId, state: AsyncIterator[bytes]) -> None:
         inner.append(b"".join([chunk async for chunk in state]))
