@@ -140,3 +140,18 @@ def test_founder_never_lapses() -> None:
     story = Story()
     assert story.pass_time(3 * LAPSE_MS) == []
     assert set(story.admitted) == {1, 2}
+
+
+def test_snapshot_ends_admissions_lapsed_since_own_state() -> None:
+    # Given a leader, and a follower that last applied an admission
+    leader, follower = Story(), Story()
+    for story in (leader, follower):
+        story.apply(Admission(ABSENT, "absent"))
+    # When the admission lapses, its row is deleted, and the follower gets a snapshot
+    leader.pass_time(LAPSE_MS)
+    leader.apply(Admission(b"another.", "another"))
+    leader.pass_time(PERIOD_MS)
+    assert 3 not in leader.admitted
+    follower.farm.restore(leader.farm.state, PERIOD_MS, leader.farm.sessions.dump())
+    # Then both have the same state
+    assert follower.farm.state == leader.farm.state

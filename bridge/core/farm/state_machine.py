@@ -239,8 +239,9 @@ class Farm:
         self.sessions = SessionTable.load(sessions, SESSION_LIMITS)
         self.reqids = Reqids.load(reqids)
         self.tuning = replace(self.tuning, period_ms=period_ms)
-        # A snapshot from before the first admission does not contain the founders.
-        self.state = replace(state, admitted={**self.state.admitted, **state.admitted})
+        # A snapshot from before the first admission does not contain the founders. In all other cases, rows that only
+        # the present state has were deleted since.
+        self.state = replace(state, admitted=state.admitted or self.state.admitted)
 
     def apply(self, index: int, term: int, entry: ProvenRecord) -> tuple[Change, ...]:
         """Apply one committed record; return the changes, for the trace and for the publisher."""
