@@ -5,7 +5,7 @@ from pathlib import Path
 import trio
 from trio.testing import MockClock
 
-from consensus.core.effects import Role
+from consensus.core.effects import Role, RoleChanged
 from consensus.core.model import EntryKind, Index
 from consensus.protocols.zmq_raft.peer.executed_requests import request_id_of
 from consensus.protocols.zmq_raft.wire.messages import (
@@ -68,6 +68,19 @@ async def test_other_change_refused_as_busy_during_change(tmp_path: Path, autoju
         await group.start(4)
         await final_index(repeat)
         assert first == [ChangeAccepted(request_id(1))]
+
+
+async def test_redirected_change_not_carried_out_later(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The client of a queued change is redirected, and another leader may have carried the change out since then."""
+    async with group_of(tmp_path) as (_, leader):
+        await commit(leader, 1)
+        answers = leader.change(2, map(peer, (1, 2)))
+        role = leader.server.role
+        leader.log.role_changed(RoleChanged(Role.FOLLOWER, role.term, None))
+        leader.log.role_changed(role)
+        assert type(answers[-1]) is ChangeRedirect
+        await commit(leader, 3)
+        assert leader.log.describe().peers == tuple(map(peer, (1, 2, 3)))
 
 
 async def test_invalid_changes_refused_with_their_reasons(tmp_path: Path, autojump_clock: MockClock) -> None:

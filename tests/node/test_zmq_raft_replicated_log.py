@@ -141,6 +141,7 @@ def test_reply_times_grow_with_election_timeout() -> None:
     slow = PeerTimes.for_options(core_options((2000, 3000)))
     assert (slow.heartbeat_ms, slow.chunk_ms, slow.configuration_ms) == (500, 1000, 1000)
     assert slow.vote_ms * slow.repeats == 3000
+    assert PeerTimes.for_options(core_options((20_000, 30_000))).lost_ms == 20_000
     assert PeerTimes.for_options(core_options((200, 3000))).vote_ms * slow.repeats == 3000
 
 

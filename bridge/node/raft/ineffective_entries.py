@@ -34,7 +34,7 @@ class IneffectiveEntries:
         self._alarms = alarms
         self._times: deque[float] = deque(maxlen=ALARM_AFTER)
         self._causes: OrderedDict[str, None] = OrderedDict()
-        self._stands = False
+        self._is_active = False
 
     def record(self, change: EntryWithoutEffect) -> None:
         """Count one more committed entry without effect."""
@@ -46,8 +46,8 @@ class IneffectiveEntries:
         self._causes.move_to_end(cause)
         if len(self._causes) > CAUSES_MAX:
             self._causes.popitem(last=False)
-        if not self._stands and len(self._times) == ALARM_AFTER and now - self._times[0] <= WITHIN_S:
-            self._stands = True
+        if not self._is_active and len(self._times) == ALARM_AFTER and now - self._times[0] <= WITHIN_S:
+            self._is_active = True
             text = f"the farm ignores arriving entries: {'; '.join(sorted(self._causes))}"
             self._alarms.set(ENTRIES_WITHOUT_EFFECT, text)
 
@@ -56,7 +56,7 @@ class IneffectiveEntries:
         while True:
             await sleep_to_tick(LOOK_EVERY_S)
             if self._times and trio.current_time() - self._times[-1] > QUIET_AFTER_S:
-                self._stands = False
+                self._is_active = False
                 self._times.clear()
                 self._causes.clear()
                 self._alarms.clear(ENTRIES_WITHOUT_EFFECT)

@@ -187,7 +187,7 @@ async def open_peer(
             if broadcast is not None:
                 broadcaster = BroadcastStateMachine(broadcast.socket.send, options.ident, machine, server.role)
             async with block_nursery() as nursery:
-                nursery.start_soon(members.run)
+                nursery.start_soon(members.run, server)
                 nursery.start_soon(members.find, options.ident)
                 if broadcast is not None and broadcaster is not None:
                     await nursery.start(broadcast.socket.run)

@@ -32,7 +32,7 @@ from consensus.core import messages as core
 from consensus.core.model import ServerId
 from consensus.core.options import Options
 from consensus.protocols.zmq_raft.counters import PeerEvent
-from consensus.protocols.zmq_raft.sockets import SocketKind, SocketOptions, ZmqContext, ZmqSocket
+from consensus.protocols.zmq_raft.sockets import DEFAULT_OPTIONS, SocketKind, SocketOptions, ZmqContext, ZmqSocket
 from consensus.protocols.zmq_raft.wire.codec import decode_reply, encode_request
 from consensus.protocols.zmq_raft.wire.frames import (
     DEFAULT_LIMITS,
@@ -86,6 +86,7 @@ class PeerTimes(Struct, frozen=True):
             heartbeat_ms=retry_ms // 2,
             chunk_ms=retry_ms,
             configuration_ms=max(200, retry_ms),
+            lost_ms=max(2_000, options.election_timeout_min_ms),
             elsewhere_ms=max(1_000, 2 * options.election_timeout_min_ms),
         )
 
@@ -143,6 +144,7 @@ class PeerLink:
             only_connected=True,
             reconnect_ms=times.reconnect_ms,
             connect_ms=times.lost_ms,
+            handshake_ms=max(DEFAULT_OPTIONS.handshake_ms, times.lost_ms),
             unacknowledged_ms=times.lost_ms,
             max_frames=_MOST_FRAMES,
             max_message_bytes=DEFAULT_LIMITS.max_json_bytes,

@@ -20,10 +20,10 @@ from consensus.core.model import Configuration, Server, ServerId
 from consensus.core.options import Options
 from consensus.protocols.zmq_raft.client.client import ClientError, connect
 from consensus.protocols.zmq_raft.peer.peer_transport import PeerTransport
+from consensus.server.server import ConsensusServer
 
-_COMMIT_S: Final = 5.0
-"""Seconds allowed for the commit of a removal; then the core sends the log for the shortest election timeout."""
 _ASKING_S: Final = 1.0
+_COMMIT_POLL_S: Final = 1.0
 
 
 class PeerMembers:
@@ -34,18 +34,19 @@ class PeerMembers:
     ) -> None:
         self._transport = transport
         self._own_id = own_id
-        self._departure_s = _COMMIT_S + options.election_timeout_min_ms / 1000
+        self._departure_s = options.election_timeout_min_ms / 1000
+        """Time that the core sends the log to a removed server after the commitment of the removal."""
         self._is_member = False
         self._present: tuple[Server, ...] = ()
         self._found: tuple[Server, ...] = ()
         self._left: dict[Server, float] = {}
+        """The removed servers with the ends of their connections; infinity until the removal is committed."""
         self._changed = trio.Event()
         self.change(configuration, ())
 
     def change(self, configuration: Configuration, newcomers: Sequence[Server]) -> None:
         """Set the present members and newcomers."""
-        until_s = trio.current_time() + self._departure_s
-        self._left = dict.fromkeys(self._present, until_s) | self._left
+        self._left = dict.fromkeys(self._present, math.inf) | self._left
         self._present = (*configuration.servers, *newcomers)
         self._is_member = self._own_id in configuration.member_ids
         if self._is_member:
@@ -53,10 +54,20 @@ class PeerMembers:
         self._update()
         self._changed.set()
 
-    async def run(self) -> None:
-        """Drop each removed server after its time."""
+    async def run(self, server: ConsensusServer) -> None:
+        """Drop each removed server some time after the commitment of its removal in the log of `server`."""
         while True:
             self._changed = trio.Event()
+            # The log may have ended before the removal since then, if another leader has replaced the entries.
+            removal = server.describe().raft.last.index
+            while math.inf in self._left.values() and not self._changed.is_set():
+                raft = server.describe().raft
+                removal = min(removal, raft.last.index)
+                if raft.commit_index >= removal:
+                    until_s = trio.current_time() + self._departure_s
+                    self._left = {left: min(until_s, end_s) for left, end_s in self._left.items()}
+                else:
+                    await trio.sleep(_COMMIT_POLL_S)
             with trio.move_on_at(min(self._left.values(), default=math.inf)):
                 await self._changed.wait()
             self._update()

@@ -33,7 +33,7 @@ from consensus.core.features import Extensions
 from consensus.core.model import ORIGIN, Configuration, Entry, LogId, Server, ServerId, SnapshotDescription, Term
 from consensus.protocols.zmq_raft.counters import PeerEvent, SocketDrop
 from consensus.protocols.zmq_raft.peer.peer_link import DEFAULT_TIMES, PeerLink, PeerTimes
-from consensus.protocols.zmq_raft.sockets import SocketKind, ZmqContext, ZmqSocket
+from consensus.protocols.zmq_raft.sockets import DEFAULT_OPTIONS, SocketKind, SocketOptions, ZmqContext, ZmqSocket
 from consensus.protocols.zmq_raft.wire.codec import (
     PEER_TYPES,
     REQUEST_VOTE,
@@ -130,7 +130,11 @@ class PeerTransport:
         self._timer = trio.CancelScope()
         self._encoded: tuple[tuple[Entry, ...], list[bytes]] = (), []
         """The entries sent last, and their frames. The next follower usually gets the same entries."""
-        self._router = ZmqSocket(context, SocketKind.ROUTER, self._receive)
+        waits = SocketOptions(
+            handshake_ms=max(DEFAULT_OPTIONS.handshake_ms, times.lost_ms),
+            unacknowledged_ms=max(DEFAULT_OPTIONS.unacknowledged_ms, times.lost_ms),
+        )
+        self._router = ZmqSocket(context, SocketKind.ROUTER, self._receive, waits)
         self.bound_url = self._router.bind(url)
 
     @property

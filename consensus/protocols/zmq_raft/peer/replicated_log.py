@@ -321,7 +321,8 @@ class ReplicatedLog:
 
     async def _carry_out(self, change: _Change) -> None:
         peers = change.request.peers
-        if isinstance(peers, wire.MalformedPeers):
+        # A change whose client was redirected is not queued any more: another leader may have carried it out already.
+        if change is not self._change or isinstance(peers, wire.MalformedPeers):
             return
         resolved = await self._resolve(change, peers)
         if resolved.outcome is ChangeOutcome.COMMITTED and resolved.position is not None:
