@@ -80,17 +80,17 @@ class AppliedState:
         cluster_id: bytes,
         *,
         on_change: Callable[[Change], None] = _ignore,
-        on_entry_without_effect: Callable[[EntryWithoutEffect], None] = _ignore,
+        on_entry_without_effect: Callable[[EntryWithoutEffect, int], None] = _ignore,
         on_foreign: Callable[[ProvenRecord], None] = _ignore,
         on_report: Callable[[Report, Mapping[str, MasterState]], None] = _ignore,
         name_of: Callable[[int], str | None] = lambda _: None,
     ) -> None:
         """Start with an empty log.
 
-        `on_change` receives every change, including changes by entries of earlier runs. `on_entry_without_effect` and
-        `on_foreign` receive only entries committed in this run; the state machine ignores foreign entries. `on_report`
-        receives every report with effect and the reports of a restored snapshot, each with the state of the masters at
-        that time. `name_of` returns the name of a server for the events.
+        `on_change` receives every change, including changes by entries of earlier runs. `on_entry_without_effect`, with
+        log time, and `on_foreign` receive only entries committed in this run. The state machine ignores foreign
+        entries. `on_report` receives every report with effect and the reports of a restored snapshot, each with the
+        state of the masters at that time. `name_of` returns the name of a server for the events.
         """
         self._farm = Farm(log_time_base_ms, founders=founders)
         self.entries = EntryReader(cluster_id)
@@ -291,7 +291,7 @@ class AppliedState:
                     data |= self._reason_of(change)
                 self._trace.append(event_type, self._with_names(data), log_time_ms=self.state.log_time_ms)
                 if isinstance(change, EntryWithoutEffect):
-                    self._on_entry_without_effect(change)
+                    self._on_entry_without_effect(change, self.state.log_time_ms)
             self._on_change(change)
 
     def _pass_report(self, record: Record) -> None:

@@ -7,6 +7,8 @@ A few such entries are normal: a server repeats an entry after a lost reply, or 
 them mean that a connected client tries to act on the farm, or that an operator's program has the wrong key. The text
 has reasons and authors but no numbers. So it does not change with each entry, and is not reported again.
 
+Entries are counted by log time: after a stop of a day, a node applies the missed entries within seconds.
+
 The state machine reports these entries. `notices` is a separate module, because the Raft server reports its events.
 """
 
@@ -20,7 +22,7 @@ from bridge.node.events.alarms import Alarms
 from consensus import sleep_to_tick
 
 ALARM_AFTER = 20
-WITHIN_S = 60.0
+WITHIN_MS = 60_000
 QUIET_AFTER_S = 600.0
 LOOK_EVERY_S = 5.0
 CAUSES_MAX = 8
@@ -32,21 +34,24 @@ class IneffectiveEntries:
 
     def __init__(self, alarms: Alarms) -> None:
         self._alarms = alarms
-        self._times: deque[float] = deque(maxlen=ALARM_AFTER)
+        self._times_ms: deque[int] = deque(maxlen=ALARM_AFTER)
+        """Log time of the last entries."""
+        self._last_s = 0.0
         self._causes: OrderedDict[str, None] = OrderedDict()
         self._is_active = False
 
-    def record(self, change: EntryWithoutEffect) -> None:
-        """Count one more committed entry without effect."""
-        now = trio.current_time()
-        self._times.append(now)
+    def record(self, change: EntryWithoutEffect, log_time_ms: int) -> None:
+        """Count one more entry without effect, committed at this log time."""
+        self._last_s = trio.current_time()
+        self._times_ms.append(log_time_ms)
         author = "" if change.author is None else f", signed by {change.author.hex()}"
         cause = f"{change.kind} ({change.reason.value}{author})"
         self._causes[cause] = None
         self._causes.move_to_end(cause)
         if len(self._causes) > CAUSES_MAX:
             self._causes.popitem(last=False)
-        if not self._is_active and len(self._times) == ALARM_AFTER and now - self._times[0] <= WITHIN_S:
+        is_full = len(self._times_ms) == ALARM_AFTER
+        if is_full and not self._is_active and log_time_ms - self._times_ms[0] <= WITHIN_MS:
             self._is_active = True
             text = f"the farm ignores arriving entries: {'; '.join(sorted(self._causes))}"
             self._alarms.set(ENTRIES_WITHOUT_EFFECT, text)
@@ -55,8 +60,8 @@ class IneffectiveEntries:
         """Clear the alarm after a period without such entries, until canceled."""
         while True:
             await sleep_to_tick(LOOK_EVERY_S)
-            if self._times and trio.current_time() - self._times[-1] > QUIET_AFTER_S:
+            if self._times_ms and trio.current_time() - self._last_s > QUIET_AFTER_S:
                 self._is_active = False
-                self._times.clear()
+                self._times_ms.clear()
                 self._causes.clear()
                 self._alarms.clear(ENTRIES_WITHOUT_EFFECT)
