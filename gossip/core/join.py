@@ -51,6 +51,10 @@ _UNREADABLE_JOINS_BURST: Final = 2
 """Limit of JoinReqs to senders with an unknown key. The burst is below `joins_in_flight`, so seeds are still tried."""
 _UNREADABLE_ALARM_MS: Final = 120_000
 """The alarm ends after this time without datagrams under an unknown key."""
+_REFUSALS_WITH_PEERS: Final = 3
+"""A node with peers may lack a new key for a moment during a rotation, so the alarm needs this number of refusals."""
+_REFUSED_ALARM_MS: Final = 120_000
+"""The alarm ends if this node has peers and no member has refused its key for this time."""
 
 AdmissionPolicy = Callable[[NodeInfo], JoinNak | None]
 """A function that returns the reason to refuse a joiner with a valid token, or None."""
@@ -108,6 +112,9 @@ class Joiner:
         self._alone_since: int | None = None
         """The time when the last peer was lost; None before the first peer and while this node has peers."""
         self._had_peer = False
+        self._refusals = 0
+        """Number of refusals of this node's key, without a pause of `_REFUSED_ALARM_MS`."""
+        self._refused_until = context.now
         self._alarmed_of_key = False
         self._unreadable: dict[Address, _Sender] = {}
         """Senders of this farm's datagrams under a key that this node lacks, recorded only without peers."""
@@ -138,6 +145,8 @@ class Joiner:
         times = [join.next_at for join in self._joins.values()] if self._joins else []
         if self._unreadable_until is not None:
             times.append(self._unreadable_until)
+        if self._alarmed_of_key and len(self._members.links) > 0:
+            times.append(self._refused_until)
         if self._alone_since is not None and not self._alarmed:
             times.append(self._alone_since + self._alone_limit_ms)
         if self._has_free:
@@ -245,6 +254,9 @@ class Joiner:
         now = self._context.now
         if self._unreadable_until is not None and self._unreadable_until <= now:
             self._forget_unreadable()
+        if self._alarmed_of_key and len(self._members.links) > 0 and self._refused_until <= now:
+            self._alarmed_of_key = False
+            self._context.emit(Alarm(AlarmKind.KEY_RETIRED, "no member refuses this node's key", over=True))
         for join in list(self._joins.values()):
             if join.next_at <= now:
                 self._retry(join)
@@ -375,7 +387,6 @@ class Joiner:
             if self._alarmed:
                 self._context.emit(Alarm(AlarmKind.ISOLATED, "a peer answers", over=True))
             self._alarmed = False
-            self._alarmed_of_key = False
             self._forget_unreadable()
             self._alone_since = None
             self._had_peer = True
@@ -465,7 +476,12 @@ class Joiner:
             self._move_on(join)
 
     def _alarm_of_key(self, source: Address) -> None:
-        if self._alarmed_of_key or len(self._members.links) > 0:
+        """Raise the alarm about this node's key. A peer does not disprove it, because it may have the same old key."""
+        now = self._context.now
+        self._refusals = self._refusals + 1 if now < self._refused_until else 1
+        self._refused_until = now + _REFUSED_ALARM_MS
+        needed = _REFUSALS_WITH_PEERS if len(self._members.links) > 0 else 1
+        if self._alarmed_of_key or self._refusals < needed:
             return
         self._alarmed_of_key = True
         text = (

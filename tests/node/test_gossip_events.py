@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from bridge.api.alarms import ISOLATED, KEY_RETIRED
 from bridge.node.events.alarms import Alarms, NodeStopped
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership.gossip_events import GossipEvents
@@ -19,7 +20,7 @@ LIMIT = 4
 class Node:
     """The parts that receive events, and a ring that has lost one event."""
 
-    def __init__(self, *, halted: bool = False) -> None:
+    def __init__(self, *, halted: bool = False, peers: int = 0) -> None:
         self.steps: list[str] = []
         ring: EventRing[GroupEvent] = EventRing(LIMIT)
         for time in range(LIMIT + 1):
@@ -29,7 +30,7 @@ class Node:
         parts: dict[str, Any] = {
             "agent": SimpleNamespace(
                 events=lambda: ring.after(0),
-                counts=(0, 0),
+                counts=(peers, peers),
                 describe=lambda: SimpleNamespace(core=SimpleNamespace(halted=halted)),
             ),
             "member_directory": self,
@@ -56,6 +57,15 @@ async def test_lost_event_refreshes_members_before_next_event() -> None:
     node = Node()
     await node.events.follow()
     assert node.steps == ["refresh", "event", "refresh", "event", "event", "event"]
+
+
+async def test_peer_ends_isolation_but_not_alarm_of_key() -> None:
+    """A peer may have the same retired key."""
+    node = Node(peers=1)
+    node.events.alarms.set(ISOLATED, "no peer answers")
+    node.events.alarms.set(KEY_RETIRED, "a member refuses the key")
+    await node.events.follow()
+    assert [each.kind for each in node.events.alarms.active()] == [KEY_RETIRED.kind]
 
 
 async def test_unexpected_error_about_event_does_not_end_node(

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import structs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from bridge.api.alarms import KEY_RETIRED
 from bridge.core.log.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, UnsupportedLevelError
 from bridge.core.log.records import Level
 from bridge.core.membership.admission import Admitted, Standing
@@ -256,6 +257,21 @@ async def test_evicted_node_stops_after_restart_without_leader(farm_key: Path) -
     with trio.fail_after(60):
         await node.identities.run()
     assert "was retired or evicted" in node.halted[0]
+
+
+async def test_alarm_of_unusable_key_ends_with_received_keyring(farm_key: Path) -> None:
+    node, key = Node(1, farm_key), new_key()
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(node.identities.run)
+            node.state = structs.replace(node.state, rekeying=Rekeying(1, {identity(2).node_id.hex(): b"sealed"}))
+            await node.identities.wait_era()
+            assert [each.kind for each in node.identities.alarms.active()] == [KEY_RETIRED.kind]
+            await node.agent.change_keyring(node.agent.keyring.rekeyed(key, 1, 9))
+            node.put_entry()
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+    assert node.identities.alarms.active() == ()
 
 
 async def test_unsupported_level_stops_log_naming_version() -> None:

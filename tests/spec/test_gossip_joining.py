@@ -438,6 +438,33 @@ def test_node_with_peer_ignores_unreadable_gossip() -> None:
     assert sent([*effects, *story.pass_time(1_000)], JoinReq) == []
 
 
+def refused(story: Story, number: int) -> list[Alarm]:
+    """Refuse the key of node 0 in reply to its next JoinReq to this member; return the alarms."""
+    effects = story.step(SeedsGiven((address_of(number),)))
+    for _ in range(100):
+        if address_of(number) in {target for target, _ in sent(effects, JoinReq)}:
+            return key_alarms(story.receive(number, JoinNak(DOMAIN, RefusalCode.KEY_RETIRED, receiver_generation=1)))
+        effects = story.pass_time(1_000, answering=tuple(story.peers()))
+    raise AssertionError("no JoinReq within 100 s")
+
+
+def test_refused_key_is_reported_despite_peer_with_it() -> None:
+    """The peer may have the same old key."""
+    story = Story()
+    [alarm] = refused(story, 1)
+    assert not alarm.over
+    story.with_peers(2)
+    assert [each for _ in range(3) for each in refused(story, 1)] == []
+    assert key_alarms(story.pass_time(119_000, answering=(2,))) == []
+    [over] = key_alarms(story.pass_time(2_000, answering=(2,)))
+    assert over.over
+
+
+def test_member_with_peer_reports_third_refusal_of_key() -> None:
+    story = Story().with_peers(2)
+    assert [len(refused(story, 1)) for _ in range(4)] == [0, 0, 1, 0]
+
+
 def test_gossip_under_retired_key_ignored() -> None:
     story = Story()
     effects = [each for _ in range(9) for each in story.step(Unreadable(address_of(1), is_retired=True))]

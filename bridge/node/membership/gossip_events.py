@@ -110,7 +110,6 @@ class GossipEvents(Struct, frozen=True, kw_only=True):
                 member_directory.refresh()
             if peers:
                 self.alarms.clear(ISOLATED)
-                self.alarms.clear(KEY_RETIRED)
             self.forming.members_changed(member_directory.of_cluster(self.farm_keys.filed.cluster))
 
     async def _take(self, event: GroupEvent) -> None:

@@ -64,6 +64,8 @@ class Identities:
     _era: int = field(default=0, init=False)
     """The last era of the log that this node has begun, or could not begin."""
     _era_begun: trio.Event = field(default_factory=trio.Event, init=False)
+    _lacks_key: bool = field(default=False, init=False)
+    """True after an era of the log without a usable key for this node, until its keyring has that era."""
     _evicted: set[bytes] = field(init=False)
     """The evicted identities whose connections have ended, or never began."""
 
@@ -119,6 +121,8 @@ class Identities:
         """Begin the log's era if it is new; return True if an era has begun."""
         keys, rekeying = self._keys(), self._state.rekeying
         if keys is None or rekeying.era <= keys[1].era:
+            if self._lacks_key:
+                self._end_alarm()  # A member has sent the keyring.
             return False
         group, keyring = keys
         if not rekeying.boxes:
@@ -131,6 +135,7 @@ class Identities:
         except KeyBoxError as error:
             why = str(error) if box else "no key was sealed for this node, because its public key was unknown then"
             text = f"the farm's keys were replaced, but this node lacks the new one: {why}"
+            self._lacks_key = True
             self.alarms.set(KEY_RETIRED, text, self.farm_keys.way_back)
             return False
         await self._begin_era(group, keyring, content)
@@ -151,8 +156,12 @@ class Identities:
         latest = ClockBound(clock_ms()).at(0)
         await group.change_keyring(keyring.rekeyed(content.key, content.era, content.used_at, latest))
         self._offers.clear()
-        self.alarms.clear(KEY_RETIRED)
+        self._end_alarm()
         self.trace.append(KEYS_REPLACED, {"era": content.era})
+
+    def _end_alarm(self) -> None:
+        self._lacks_key = False
+        self.alarms.clear(KEY_RETIRED)
 
     # -- nodes that were offline ---------------------------------------------------------------------------------------
 
