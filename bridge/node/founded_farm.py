@@ -45,7 +45,7 @@ from bridge.node.tasks.task_context import TaskContext
 from bridge.sam.connection import SamBridge
 from consensus import NotLeaderError, ServerBusyError, ServerStoppedError, integer_id
 from consensus.protocols.garlic_farm import PeerAddress
-from gossip import Group, KeyOffered
+from gossip import Group, KeyOffered, NodeInfo
 
 KEYS_PATIENCE_S = 5.0
 """Longest wait for the storage of a new key, in seconds."""
@@ -197,9 +197,9 @@ class CurrentFarm:
         """Return the Raft ids of the servers that this node's server is connected to."""
         return frozenset() if self.farm is None else self.farm.replica.connected()
 
-    def offer_keys(self, node_id: bytes, public_key: bytes) -> bytes:
+    def offer_keys(self, applicant: NodeInfo) -> bytes:
         """Return this farm's reply to a node with a retired key."""
-        return b"" if self.farm is None else self.farm.identities.offer_to(node_id, public_key)
+        return b"" if self.farm is None else self.farm.identities.offer_to(applicant)
 
     async def keys_offered(self, event: KeyOffered) -> None:
         """Handle a member's offer of another key. Without the farm an offer cannot be judged."""
@@ -316,6 +316,7 @@ def _founded_farm(
             replica=replica,
             halt=halt,
             end_connections=end_connections,
+            learn_outdated=node.member_directory.learn_outdated,
             trace=local.trace,
             alarms=local.alarms,
         ),

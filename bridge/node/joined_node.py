@@ -47,7 +47,7 @@ from bridge.node.settings.configuration import NodeConfiguration
 from bridge.wire.membership.round_trips import ROUND_TRIPS_QUERY, write_round_trips
 from bridge.wire.membership.short_view import VIEW_QUERY
 from consensus.protocols.garlic_farm import Metrics
-from gossip import NodeId
+from gossip import NodeId, NodeInfo
 
 
 class JoinedNode(Struct, frozen=True, kw_only=True):
@@ -116,7 +116,7 @@ async def join(
     transport: Transport,
     peers: FarmPeers,
     gateway: RequestGateway,
-    offer_keys: Callable[[NodeId, bytes], bytes],
+    offer_keys: Callable[[NodeInfo], bytes],
 ) -> AsyncIterator[JoinedNode]:
     """Stay in contact with others while the block lasts. `gateway` handles their connections."""
     metadata = first_metadata(local.farm_key.cluster, local.configuration.name, local.endpoint, transport.fingerprint)

@@ -28,13 +28,12 @@ from msgspec import Struct, field
 
 from gossip.core.effects import Alarm, AlarmKind
 from gossip.core.join import AdmissionPolicy
-from gossip.core.member import Address, NodeId, NodeInfo
+from gossip.core.member import Address, NodeInfo
 from gossip.core.membership import Description
 from gossip.core.messages import DOMAIN, CountedDrop, JoinNak, RefusalCode
 from gossip.core.options import TokenBucket
 from gossip.node.endpoints import endpoint
 from gossip.wire.codec import ETAG_LIMIT_BYTES, decode, encode
-from gossip.wire.identity import PUBLIC_KEY_BYTES
 from gossip.wire.seal import VERSION, SealFault
 
 LOG: Final = logging.getLogger(__name__)
@@ -283,12 +282,12 @@ def _require_answer(decided: object) -> None:
     decode(encode(decided))  # a joiner would drop a malformed refusal, and continue to send JoinReqs
 
 
-def offer_to(applicant: NodeInfo, offer_keys: Callable[[NodeId, bytes], bytes] | None) -> bytes:
+def offer_to(applicant: NodeInfo, offer_keys: Callable[[NodeInfo], bytes] | None) -> bytes:
     """Return the application's offer to a joiner with a retired key; empty without one."""
     if offer_keys is None:
         return b""
     try:
-        offer = offer_keys(applicant.node_id, applicant.credential[:PUBLIC_KEY_BYTES])
+        offer = offer_keys(applicant)
     except Exception:  # noqa: BLE001 - the application's code may raise anything, and the joiner is refused anyhow
         return b""
     return offer if len(offer) <= ETAG_LIMIT_BYTES else b""

@@ -14,7 +14,7 @@ from msgspec import Struct, field, structs
 
 from gossip.core.join import AdmissionPolicy, admit_all
 from gossip.core.keyring import KEY_BYTES, Keyring
-from gossip.core.member import METADATA_LIMIT_BYTES, Address, NodeId
+from gossip.core.member import METADATA_LIMIT_BYTES, Address, NodeId, NodeInfo
 from gossip.core.options import SwimOptions
 from gossip.node.endpoints import endpoint, may_gossip, numeric, parse_endpoint
 from gossip.node.resumption import Clocks, system_clocks
@@ -47,10 +47,10 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
 
     `broadcast` is a broadcast or multicast address for announcements; `interface` names the multicast interface if the
     routes do not determine it. `keyring_changed` is called in a thread with the group's newest keyring, after the node
-    has stored it; an exception raises an alarm. `offer_keys(node_id, public_key)` returns the application's offer (at
-    most 256 bytes, or empty) for a joiner with a retired key, whose signature proves these two values. The joiner
-    receives the offer as the event `KeyOffered`. `admit` returns None to accept a joiner, or the JoinNak that refuses
-    it; if it raises, the joiner is refused, with an alarm.
+    has stored it; an exception raises an alarm. `offer_keys(joiner)` returns the application's offer (at most 256
+    bytes, or empty) for a joiner with a retired key; the joiner has signed this description. It receives the offer as
+    the event `KeyOffered`. `admit` returns None to accept a joiner, or the JoinNak that refuses it; if it raises, the
+    joiner is refused, with an alarm.
 
     `may_send_keys` returns True for a trusted identity. The node accepts keyring updates that this identity signed, and
     sends it keys encrypted to its public key (`gossip.wire.box`). By default every identity is trusted. `clocks` detect
@@ -75,7 +75,7 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     aligned_rounds: bool = False
     interface: str | None = None
     keyring_changed: Callable[[Keyring], None] | None = None
-    offer_keys: Callable[[NodeId, bytes], bytes] | None = None
+    offer_keys: Callable[[NodeInfo], bytes] | None = None
     admit: AdmissionPolicy = admit_all
     may_send_keys: Callable[[NodeId], bool] = any_member
     clocks: Clocks = field(default_factory=system_clocks)

@@ -30,7 +30,7 @@ from bridge.wire.log.entries import encode
 from consensus.core.model import Entry
 from gossip.core.effects import KeyOffered
 from gossip.core.keyring import Keyring
-from gossip.core.member import Address
+from gossip.core.member import Address, Incarnation, NodeInfo
 from gossip.node.state_files import NodeIdentity
 from tests.authored import CLUSTER_ID, node_id, signed
 
@@ -43,6 +43,11 @@ def identity(number: int) -> NodeIdentity:
 
 def public(number: int) -> bytes:
     return identity(number).key.public_key().public_bytes_raw()
+
+
+def info(number: int) -> NodeInfo:
+    each = identity(number)
+    return NodeInfo(each.node_id, HERE, Incarnation(1, 0), capacity=8, credential=public(number) + bytes(64))
 
 
 @dataclass
@@ -93,6 +98,7 @@ class Node:
         self.keys = FarmKeys(farm_key, load_farm_key(farm_key))
         self.agent = FakeAgent(identity(number), self.keys.filed.key_ring)
         self.halted: list[str] = []
+        self.outdated: list[NodeInfo] = []
         self.ended: list[float] = []
         """Times when connections were closed."""
         self.state = FarmState(
@@ -112,6 +118,7 @@ class Node:
             farm_keys=self.keys,
             halt=self.halted.append,
             end_connections=lambda: self.ended.append(trio.current_time()),
+            learn_outdated=self.outdated.append,
             trace=trace,
             alarms=Alarms(trace),
             **parts,
@@ -192,14 +199,15 @@ async def test_offer_for_other_node_or_past_era_is_ignored(farm_key: Path) -> No
 async def test_current_key_is_offered_only_to_members(farm_key: Path) -> None:
     sponsors = [Node(number, farm_key) for number in (2, 3, 4)]
     away = Node(1, farm_key)
-    assert sponsors[0].identities.offer_to(identity(1).node_id, public(1)) == b"", "there is no era yet"
+    assert sponsors[0].identities.offer_to(info(1)) == b"", "there is no era yet"
     key = new_key()
     for each in sponsors:
         await each.agent.change_keyring(each.agent.keyring.rekeyed(key, 1, 9))
         each.state.admitted[5] = Admitted(identity(5).node_id, standing=Standing.EVICTED)  # type: ignore[index]  # a dict here
-        assert each.identities.offer_to(identity(5).node_id, public(5)) == b""
-        assert each.identities.offer_to(identity(9).node_id, public(9)) == b""
-        await away.receive_offer(each.identities.offer_to(identity(1).node_id, public(1)))
+        assert each.identities.offer_to(info(5)) == b""
+        assert each.identities.offer_to(info(9)) == b""
+        await away.receive_offer(each.identities.offer_to(info(1)))
+        assert each.outdated == [info(1)]
     assert away.agent.keyring.primary == key
     assert away.agent.keyring.digest == sponsors[0].agent.keyring.digest
 

@@ -4,7 +4,8 @@ import trio
 from trio.testing import MockClock
 
 from bridge.api.alarms import ENTRIES_WITHOUT_EFFECT
-from bridge.core.log.records import Clock, CostFactor, Report, RouterStatus
+from bridge.core.log.figures import RouterStatus
+from bridge.core.log.records import Clock, CostFactor, Report
 from bridge.core.membership.authors import NoEffect
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog

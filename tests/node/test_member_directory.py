@@ -71,6 +71,21 @@ def test_member_without_endpoint_is_not_dialed() -> None:
     assert member_directory.address_of(C) is None
 
 
+def test_member_with_retired_key_is_dialed_at_signed_address() -> None:
+    """Gossip cannot list it, or lists it as dead, perhaps at an earlier address."""
+    former, latest = (encode_metadata(replace(METADATA, endpoint=f"tcp://10.0.0.{n}:7669")) for n in (8, 9))
+    member_directory, gossip = directory_of(member(B, encode_metadata(METADATA), Status.DEAD))
+    for node_id in (B, C):
+        for number, metadata in ((7, latest), (6, former), (8, b"\xff")):
+            info = member(node_id, metadata).info
+            member_directory.learn_outdated(replace(info, incarnation=Incarnation(number, 0)))
+        assert member_directory.address_of(node_id) == PeerAddress("10.0.0.9", 7669, FINGERPRINT)
+    for status in (Status.ALIVE, Status.DEAD):
+        gossip.listed = [member(B, encode_metadata(METADATA), status)]
+        member_directory.refresh()
+    assert member_directory.address_of(B) == PeerAddress("10.0.0.2", 7669, FINGERPRINT)
+
+
 @pytest.mark.parametrize(
     ("status", "reachable"), [(Status.ALIVE, True), (Status.SUSPECT, True), (Status.DEAD, False), (Status.LEFT, False)]
 )

@@ -7,7 +7,8 @@
 
 *A node that was offline while the keys were replaced* has only invalid keys. If the leader can reach this node, the
 node receives the log, and its box, over its own Raft port, whose certificate the peers know. Otherwise the node
-contacts its stored members. Each replies with the new key, sealed for the node and signed.
+contacts its stored members. Each replies with the new key, sealed for the node and signed. Each also stores the address
+in the signed request: a quorum may need the vote of this node, and gossip cannot list it.
 
 One reply is not proof. In this node's old log an evicted node is still a member, and could offer its own key. So a key
 is accepted only if a majority of the other known voters, and at least two, vouch for the same key. If that is
@@ -37,7 +38,8 @@ from bridge.node.raft.replica import Replica
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.wire.keys.box import EraKey, KeyBoxError, open_key, read_offer, seal_key, sign_offer
 from consensus import integer_id
-from gossip import ClockBound, Group, KeyOffered, Keyring
+from gossip import ClockBound, Group, KeyOffered, Keyring, NodeInfo
+from gossip.wire import PUBLIC_KEY_BYTES
 
 OFFERS_MAX: Final = 8
 """Limit for offered keys that too few members vouch for so far."""
@@ -58,6 +60,8 @@ class Identities:
     """Ends this node for the given reason."""
     end_connections: Callable[[], None]
     """Ends the connections to this node's Raft port, and this node's connections to other nodes."""
+    learn_outdated: Callable[[NodeInfo], None]
+    """Stores the address of a member with a retired key, so that this node's server can connect to it."""
     trace: EventLog
     alarms: Alarms
     _offers: dict[EraKey, set[bytes]] = field(default_factory=dict, init=False)
@@ -165,14 +169,16 @@ class Identities:
 
     # -- nodes that were offline ---------------------------------------------------------------------------------------
 
-    def offer_to(self, node_id: bytes, public_key: bytes) -> bytes:
+    def offer_to(self, applicant: NodeInfo) -> bytes:
         """Return the present key, sealed, for a member with a retired key; empty in era 0 and for other nodes."""
-        keys, admitted = self._keys(), self._state.admitted
+        keys, admitted, node_id = self._keys(), self._state.admitted, applicant.node_id
         known = raft_id_of(admitted, node_id)
         if keys is None or keys[1].era == 0 or known is None or not admitted[known].is_member:
             return b""
         group, keyring = keys
         label = self.farm_keys.current.label
+        self.learn_outdated(applicant)
+        public_key = applicant.credential[:PUBLIC_KEY_BYTES]
         box = seal_key(EraKey(keyring.era, keyring.used_at, keyring.primary), public_key, label)
         return sign_offer(box, node_id, label, group.identity.key)
 

@@ -12,6 +12,7 @@ the farm: this module counts and omits it. All parts of this node change one sha
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -42,6 +43,8 @@ class MemberDirectory:
     _unreadable: dict[bytes, bytes] = field(default_factory=dict, init=False)
     _suspected_s: dict[bytes, float] = field(default_factory=dict, init=False)
     """Times of the first suspicion, in seconds, by suspected member."""
+    _outdated: dict[bytes, tuple[NodeInfo, NodeMetadata]] = field(default_factory=dict, init=False)
+    """Members with a retired key, until gossip marks them alive."""
     unreadable: int = field(default=0, init=False)
     _news: trio.Event = field(default_factory=trio.Event, init=False)
 
@@ -63,6 +66,13 @@ class MemberDirectory:
         """Apply gossip's data on one member: a `refresh` at each change would take quadratic time in a large group."""
         self._take(info, status, equivocates=equivocates)
         self._notify()
+
+    def learn_outdated(self, info: NodeInfo) -> None:
+        """Store the signed description of a member with a retired key, which gossip cannot list as alive."""
+        known = self._outdated.get(info.node_id)
+        if known is None or known[0].incarnation < info.incarnation:
+            with suppress(MetadataError):
+                self._outdated[info.node_id] = info, decode_metadata(info.metadata)
 
     async def news(self) -> None:
         """Wait until the next `refresh` or `learn`."""
@@ -122,11 +132,14 @@ class MemberDirectory:
 
     def address_of(self, node_id: bytes) -> PeerAddress | None:
         """Return the address of a node's Raft server, with the certificate that it must show, if any."""
-        known = self._listed.get(NodeId(node_id))
-        if known is None or known.metadata.endpoint is None:
+        listed = self._listed.get(node_id)
+        metadata = None if listed is None else listed.metadata
+        if node_id in self._outdated and (listed is None or not listed.reachable):
+            metadata = self._outdated[node_id][1]
+        if metadata is None or metadata.endpoint is None:
             return None
-        host, port = parse_endpoint(known.metadata.endpoint.removeprefix("tcp://"))
-        return PeerAddress(host, port, known.metadata.fingerprint)
+        host, port = parse_endpoint(metadata.endpoint.removeprefix("tcp://"))
+        return PeerAddress(host, port, metadata.fingerprint)
 
     def _notify(self) -> None:
         self._news.set()
@@ -134,6 +147,8 @@ class MemberDirectory:
 
     def _take(self, info: NodeInfo, gossip_status: Status, *, equivocates: bool) -> None:
         node_id, signed, status = info.node_id, info.metadata, MemberStatus[gossip_status.name]
+        if status is MemberStatus.ALIVE:
+            self._outdated.pop(node_id, None)
         if status is not MemberStatus.SUSPECT:
             self._suspected_s.pop(node_id, None)
         elif node_id not in self._suspected_s:

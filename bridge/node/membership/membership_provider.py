@@ -78,8 +78,8 @@ class GroupKeys(Struct, frozen=True):
 
     key_ring: Keyring
     """The keys of the farm key file."""
-    offer_keys: Callable[[NodeId, bytes], bytes]
-    """Returns the reply to a node with a retired key. Arguments: the node's NodeId and public key."""
+    offer_keys: Callable[[NodeInfo], bytes]
+    """Returns the reply to a node with a retired key."""
     may_send_keys: Callable[[NodeId], bool]
     """Returns True if gossip accepts keys from this identity, and sends it keys encrypted for it."""
 

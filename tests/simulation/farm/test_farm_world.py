@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from bridge.api.view import VerdictKind
+from tests.simulation.farm.command_line import CommandLine
 from tests.simulation.farm.disk import Disk
-from tests.simulation.farm.fault_walk import farm_with_faults
+from tests.simulation.farm.fault_walk import farm_with_faults, until_healthy, verdicts
 from tests.simulation.farm.host import Run
 from tests.simulation.farm.hostile import Parts
 from tests.simulation.farm.nemeses import Fault, Nemesis
@@ -33,6 +35,30 @@ def test_faults_give_the_same_trace_in_two_processes() -> None:
     own = simulate(SEED, lambda: farm_with_faults(SEED))
     assert other.splitlines() == own
     assert len(own) > 100
+
+
+def test_voters_with_different_keys_elect_leader_after_restart() -> None:
+    """Gossip does not connect voters with different keys, and a restarted voter knows addresses from gossip only."""
+
+    async def main() -> None:
+        async with World.open(SEED) as world:
+            await world.start_all()
+            await until_healthy(world)
+            await world.kill("node-3")
+            line = CommandLine(world)
+            with line.installed():
+                done = await line.at("node-1", "keys", "replace", "--yes")
+            assert done.exit_code == 0, done.output
+            await trio.sleep(15)
+            for name in ("node-1", "node-2"):
+                await world.kill(name)
+            for name in ("node-2", "node-3"):
+                await world.start(name)
+            with trio.fail_after(60):
+                while (await verdicts(world))["node-3"] is not VerdictKind.DEGRADED:  # noqa: ASYNC110 - verdicts have no event
+                    await trio.sleep(1)
+
+    simulate(SEED, main)
 
 
 def test_world_removes_its_directory() -> None:
