@@ -1,5 +1,6 @@
 from .discovery import LanInterface as LanInterface, lan_interfaces as lan_interfaces
 from .endpoints import (
+    dialed as dialed,
     endpoint as endpoint,
     is_private as is_private,
     may_gossip as may_gossip,

@@ -6,12 +6,13 @@ standard library's `is_private` also accepts documentation and reserved ranges, 
 """
 
 from functools import lru_cache
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
 
 from gossip.core.member import Address
 
 _PORT_LIMIT: Final = 65_535
+_BROADCAST: Final = IPv4Address("255.255.255.255")
 _SHOWN_CHARACTERS: Final = 60
 _PRIVATE: Final = tuple(
     ip_network(each)
@@ -60,6 +61,17 @@ def numeric_address(text: str) -> Address:
         shown = host if len(host) <= _SHOWN_CHARACTERS else f"{host[:_SHOWN_CHARACTERS]}…"
         raise ValueError(f"{shown!r} is not a numeric address such as 192.168.1.10 or fd00::1")
     return Address(canonical, port)
+
+
+def dialed(address: Address) -> Address:
+    """Return an address to send to; raise ValueError for a wildcard, multicast or broadcast address."""
+    try:
+        ip = ip_address(address.host)
+    except ValueError:  # a name
+        return address
+    if ip.is_unspecified or ip.is_multicast or ip == _BROADCAST:
+        raise ValueError(f"{endpoint(address)} is not the address of one machine, so nodes cannot connect to it")
+    return address
 
 
 def numeric(host: str) -> str | None:

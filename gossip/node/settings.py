@@ -16,7 +16,7 @@ from gossip.core.join import AdmissionPolicy, admit_all
 from gossip.core.keyring import KEY_BYTES, Keyring
 from gossip.core.member import METADATA_LIMIT_BYTES, Address, NodeId, NodeInfo
 from gossip.core.options import SwimOptions
-from gossip.node.endpoints import endpoint, may_gossip, numeric, parse_endpoint
+from gossip.node.endpoints import dialed, endpoint, may_gossip, numeric, parse_endpoint
 from gossip.node.resumption import Clocks, system_clocks
 from gossip.wire.codec import CAPACITY_LIMIT
 from gossip.wire.secure_codec import DATAGRAM_LIMIT_BYTES
@@ -109,6 +109,11 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"{name} = {endpoint(address)}: expected the port that others can reach, not 0")
             if numeric(address.host) != address.host:
                 raise ConfigError(f"{name} = {endpoint(address)}: expected a numeric address in its usual spelling")
+            if name == "advertise":
+                try:
+                    dialed(address)
+                except ValueError as error:
+                    raise ConfigError(f"advertise: {error}") from error
             if not self.allow_wan and not may_gossip(address.host):
                 raise ConfigError(
                     f"{name} = {endpoint(address)} is not a private address, and gossip over the internet shows which "
@@ -132,7 +137,7 @@ def seed_texts(seeds: Sequence[object], *, allow_wan: bool) -> tuple[str, ...]:
         if not isinstance(text, str):
             raise ConfigError(f"seeds: {seed!r:.60}: expected 'HOST:PORT', as in '192.168.1.4:7946', or an Address")
         try:
-            host, _ = parse_endpoint(text)
+            host = dialed(Address(*parse_endpoint(text))).host
         except ValueError as error:
             raise ConfigError(f"seeds: {error}") from error
         if not allow_wan and numeric(host) is not None and not may_gossip(host):

@@ -74,6 +74,16 @@ FORMAT = ("format", "-c")
         ),
         (("--random-cluster-id", "-s", "--set", "listeners=CONTROLLER://0.0.0.0:1"), "find this one at 0.0.0.0:1"),
         (("--random-cluster-id", "-s", "--set", "listeners=CONTROLLER://127.0.0.1:0"), "find this one at 127.0.0.1:0"),
+        (("--random-cluster-id", "-I", "1@0.0.0.0:1:AAAAAAAAAAAAAAAAAAAAAQ"), "which is not the address of one server"),
+        (("--random-cluster-id", "-I", "1@a:0:AAAAAAAAAAAAAAAAAAAAAQ"), "which is not the address of one server"),
+        (
+            ("--random-cluster-id", "--set", "controller.quorum.voters=1@127.0.0.1:1,2@[ff02::1]:1"),
+            "'[ff02::1]:1', which is not the address of one server",
+        ),
+        (
+            ("--random-cluster-id", "-s", "--set", "controller.quorum.bootstrap.servers=[::]:1"),
+            "'[::]:1', which is not the address of one server",
+        ),
         (("--random-cluster-id", "-s", "--set", "listeners=A://a:1,B://a:2"), "listeners names several"),
     ],
 )

@@ -178,6 +178,14 @@ def test_command_line_overrides_file(tmp_path: Path) -> None:
         ("[gossip]\nseeds = 'x'", "gossip.seeds: 'x' is not a list"),
         ("[gossip]\nseeds = ['x']", "gossip.seeds: 'x': expected HOST:PORT"),
         ("[gossip]\nseeds = ['9.9.9.9:1']", "gossip.seeds: 9.9.9.9:1 is not a private address"),
+        ("[gossip]\nadvertise = '0.0.0.0:1'", "gossip.advertise: 0.0.0.0:1 is not the address of one machine"),
+        ("[gossip]\nseeds = ['239.0.0.1:1']", "gossip.seeds: 239.0.0.1:1 is not the address of one machine"),
+        ("[consensus]\nadvertise = '[::]:1'", "consensus.advertise: [::]:1 is not the address of one machine"),
+        (
+            "[kafka]\nlisten = '127.0.0.1:9092'\nadvertise = '0.0.0.0:9092'",
+            "kafka.advertise: 0.0.0.0:9092 is not the address of one machine",
+        ),
+        ("[zmq]\nlisten = '127.0.0.1:1'\npeers = ['tcp://0.0.0.0:1']", "0.0.0.0:1 is not the address of one machine"),
         ("[gossip]\nbroadcast = 'on'", "gossip.broadcast: 'on': expected HOST:PORT"),
         ("[gossip]\ntiming = 'wan'", "gossip.timing: 'wan' is not one of 'lan', 'local'; did you mean 'lan'?"),
         (

@@ -26,7 +26,7 @@ from bridge.node.settings.machine import WILDCARDS
 from bridge.node.settings.reader import Section, named_address
 from consensus.protocols.garlic_farm import is_loopback
 from gossip import Address
-from gossip.node import endpoint, is_private, numeric, parse_endpoint
+from gossip.node import dialed, endpoint, is_private, numeric, parse_endpoint
 
 SCHEME: Final = "tcp://"
 IDENT_BYTES_MAX: Final = 255
@@ -97,7 +97,7 @@ class ZmqSettings:
             '`["tcp://IP:port", …]`, the ØMQ endpoints of other nodes of this farm, as clients reach them',
             maximum=16,
             example=("tcp://192.168.1.11:7671",),
-            parse=lambda text: url_of(_zmq_address(text)),
+            parse=lambda text: url_of(dialed(_zmq_address(text))),
         ),
     ] = ()
     keys: Annotated[

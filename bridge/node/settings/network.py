@@ -21,7 +21,7 @@ from bridge.core.membership.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAUL
 from bridge.node.settings.choices import AdmissionChoice, Timing
 from bridge.node.settings.declared import Setting
 from bridge.node.settings.machine import LOOPBACK, WILDCARDS, ChosenAddress, Machine, NoAddressError, broadcast_host_of
-from bridge.node.settings.reader import PLACEHOLDER, Section, named_address
+from bridge.node.settings.reader import PLACEHOLDER, Section, dialed_address, named_address
 from consensus.protocols.garlic_farm import ProxyMode, is_i2p_name, is_loopback
 from gossip import Address
 from gossip.node import (
@@ -31,7 +31,6 @@ from gossip.node import (
     may_gossip,
     numeric,
     numeric_address,
-    parse_endpoint,
 )
 from gossip.wire import CAPACITY_LIMIT
 
@@ -85,6 +84,7 @@ class GossipSettings:
             "the address that peers use, if a NAT is between them and this node",
             default="`gossip.bind`",
             example=f"192.168.1.10:{GOSSIP_PORT}",
+            parse=dialed_address,
         ),
     ] = None
     seeds: Annotated[
@@ -293,7 +293,7 @@ def _check_private(section: Section, settings: GossipSettings) -> None:
         )
     for seed in settings.seeds:
         try:
-            host, _ = parse_endpoint(seed)
+            host = named_address(seed).host
         except ValueError as error:
             section.problem("seeds", str(error))
             continue
@@ -309,7 +309,7 @@ def read_consensus(section: Section, gossip: GossipSettings | None) -> Consensus
     host, timing, parse = LOOPBACK, Timing.I2P, i2p_address
     if gossip is not None:
         host, timing = gossip.bind.host, Timing.LAN
-        parse = named_address if section.has("ca_file") else numeric_address
+        parse = named_address if section.has("ca_file") else dialed_address
     advertise = section.parsed("advertise", parse)
     defaults = {"bind": Address(host, CONSENSUS_PORT), "timing": timing}
     found = section.read(ConsensusSettings, defaults, advertise=advertise or PLACEHOLDER)

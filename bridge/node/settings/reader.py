@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from bridge.node.security.local_trust import with_home
 from bridge.node.settings.declared import Declared, Form, Tables, settings_of
 from gossip import Address
-from gossip.node import numeric_address, parse_endpoint
+from gossip.node import dialed, numeric_address, parse_endpoint
 
 SHOWN_CHARACTERS = 60
 PLACEHOLDER = Address("127.0.0.1", 1)
@@ -169,8 +169,13 @@ class Section:
 
 
 def named_address(text: str) -> Address:
-    """Parse a host, which may be a name, and a port; raise ValueError for other texts."""
-    return Address(*parse_endpoint(text))
+    """Parse a host to connect to, which may be a name, and a port; raise ValueError for other texts."""
+    return dialed(Address(*parse_endpoint(text)))
+
+
+def dialed_address(text: str) -> Address:
+    """Parse a numeric address to connect to, and a port; raise ValueError for other texts."""
+    return dialed(numeric_address(text))
 
 
 def _text(value: object) -> str:

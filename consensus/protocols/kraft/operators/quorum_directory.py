@@ -40,7 +40,7 @@ from consensus.protocols.kraft.operators.settings import (
     NamedVoter,
     SettingsError,
     VoterSettings,
-    address,
+    dialed_address,
     parse_properties,
 )
 from consensus.storage.durable_file import replace_file
@@ -141,7 +141,7 @@ def parse_initial_voters(text: str) -> tuple[NamedVoter, ...]:
             raise SettingsError(
                 f"{part!r} is not a controller ({error}): write it as id@host:port:directory-id"
             ) from error
-        voters.append(NamedVoter(key, *address("initial controllers", where)))
+        voters.append(NamedVoter(key, *dialed_address("initial controllers", where)))
     if not voters or len({voter.key.id for voter in voters}) != len(voters):
         raise SettingsError("give at least one initial controller, each with a separate id")
     return tuple(voters)

@@ -14,6 +14,7 @@ range is 1,000 to 2,000 ms.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
@@ -175,8 +176,7 @@ def _check_listeners(settings: VoterSettings) -> None:
     if settings.listener_names not in ("", name):
         raise SettingsError(f"controller.listener.names is {settings.listener_names}, but the listener is {name}")
     own = settings.advertised[0]
-    is_placeholder = not own.port or own.host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
-    if not own.host or (settings.is_dynamic and is_placeholder):
+    if not own.host or (settings.is_dynamic and not _is_of_one_server(own.host, own.port)):
         raise SettingsError(
             f"other servers could not find this one at {endpoint_text(own.host, own.port)}: put its host and port into"
             " listeners or advertised.listeners"
@@ -240,6 +240,23 @@ def address(name: str, text: str) -> tuple[str, int]:
     return found[1] or found[2] or "", int(found[3])
 
 
+def dialed_address(name: str, text: str) -> tuple[str, int]:
+    """Return host and port of another server; raises `SettingsError` also for an address that leads to none."""
+    found = address(name, text)
+    if not _is_of_one_server(*found):
+        raise SettingsError(f"{name} has {text!r}, which is not the address of one server: put a host and a port there")
+    return found
+
+
+def _is_of_one_server(host: str, port: int) -> bool:
+    """Return True unless this is a wildcard, a multicast address, or port 0."""
+    try:
+        ip = ip_address(host)
+    except ValueError:
+        return bool(host and port)
+    return bool(port) and not (ip.is_unspecified or ip.is_multicast)
+
+
 def wire_listeners(listeners: Iterable[Endpoint]) -> tuple[AddRaftVoterRequestListener, ...]:
     """Return listeners as AddRaftVoter and UpdateRaftVoter name them."""
     return tuple(AddRaftVoterRequestListener(name=each.name, host=each.host, port=each.port) for each in listeners)
@@ -254,12 +271,12 @@ def static_voters(name: str, text: str) -> tuple[NamedVoter, ...]:
             raise SettingsError(
                 f"{name} has {part!r}: write each voter as id@host:port; the maximum id is {ID_LIMIT - 1}"
             )
-        voters.append(NamedVoter(ReplicaKey(int(node_id)), *address(name, where)))
+        voters.append(NamedVoter(ReplicaKey(int(node_id)), *dialed_address(name, where)))
     return tuple(voters)
 
 
 def _addresses(name: str, text: str) -> tuple[tuple[str, int], ...]:
-    return tuple(address(name, part) for part in text.split(",") if part.strip())
+    return tuple(dialed_address(name, part) for part in text.split(",") if part.strip())
 
 
 def endpoints(name: str, text: str) -> tuple[Endpoint, ...]:
