@@ -86,7 +86,10 @@ class Router(FakeRouter):
         self.refused: list[str] = []
         """The reason of each refused structure."""
         self.on_taken: Callable[[bytes], None] | None = None
-        """Called with each accepted structure."""
+        """Called with each accepted structure, and with structures that i2pd drops during a planned refusal.
+
+        i2pd does not reply, so a node has handed over such a structure, and repeats it for a while.
+        """
 
     async def serve(self, stream: trio.abc.Stream) -> None:
         """Serve one connection, or close it while the router is down."""
@@ -135,7 +138,10 @@ class Router(FakeRouter):
         return HostReply(message.session_id, message.request_id, 0, found.encoded)
 
     def _take(self, message: CreateLeaseSet2) -> list[Message]:
-        refusal = self.refusal or self._refusal(message)
+        invalid = self._refusal(message)
+        refusal = self.refusal or invalid
+        if self.on_taken is not None and (refusal is None or (self.is_i2pd and invalid is None)):
+            self.on_taken(message.structure)
         if refusal is not None:
             self.refused.append(refusal)
             return [] if self.is_i2pd else [Disconnect(refusal)]
@@ -143,8 +149,6 @@ class Router(FakeRouter):
         key = structure.destination.hash
         self._last[key] = structure
         self.structures.append(message.structure)
-        if self.on_taken is not None:
-            self.on_taken(message.structure)
         self._floodfills.store(structure, self._arrival_s(key))
         return []
 

@@ -111,6 +111,22 @@ async def test_refused_structure_ends_session_of_java_only(kind: str, autojump_c
 
 
 @KINDS
+async def test_structure_dropped_by_i2pd_counts_as_handed_over(
+    kind: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Otherwise a later repetition seems to publish leaves excluded since then. Found by seed 263."""
+    del autojump_clock
+    async with stage(is_i2pd=kind == "i2pd") as (router, client, floodfills):
+        taken: list[float] = []
+        router.on_taken = lambda _: taken.append(trio.current_time())
+        router.refusal = "planned refusal"
+        await client.send(offered(structure(), router))
+        await client.reply()
+        assert taken == ([0.0] if kind == "i2pd" else [])
+        assert floodfills.find(MASTER.destination.hash) is None
+
+
+@KINDS
 async def test_published_master_is_looked_up_by_java_only(kind: str, autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     async with stage(is_i2pd=kind == "i2pd") as (_, client, floodfills):

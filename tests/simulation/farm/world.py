@@ -92,7 +92,7 @@ class World:
         self.on_event: list[Callable[[Host, TraceEvent], None]] = []
         """Called with each event of a node's own trace."""
         self.on_taken: list[Callable[[Host, bytes], None]] = []
-        """Called with each structure that a router of a machine accepts."""
+        """Called with each structure that a router of a machine accepts, or drops without a reply."""
         self.on_recovery: list[OnRecovery] = []
         self._order = order
         self._nursery = nursery
