@@ -18,6 +18,7 @@ from bridge.api.control import (
     ClusterAnswer,
     CommandAnswer,
     ConfirmedAnswer,
+    KeysAnswer,
     LeavingAnswer,
     LogTimeAnswer,
     Refused,
@@ -590,6 +591,23 @@ async def test_command_is_not_sent_to_unresponsive_node(tmp_path: Path, autojump
                     await client.submit(b"{}")
             nursery.cancel_scope.cancel()
     assert [each.split(b" ", 1)[0] for each in received] == [b"GET"]
+
+
+async def test_client_waits_for_members_in_listing_of_keys(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an unresponsive member the surveys take ten seconds. The client reported an overloaded node."""
+    hold_for_sockets(autojump_clock)
+    node, path = FakeNode(), tmp_path / "control.sock"
+    listed = node.keys.listing
+
+    async def surveyed() -> KeysAnswer:
+        await trio.sleep(10)
+        return await listed()
+
+    monkeypatch.setattr(node.keys, "listing", surveyed)
+    async with served(path, node), ControlClient(path) as client:
+        assert await client.keys() == await listed()
 
 
 async def test_client_reports_missing_node(tmp_path: Path) -> None:

@@ -230,14 +230,14 @@ class ControlClient:
     ) -> tuple[int, bytes]:
         """Send one request; return status and body of the reply. Raise `ControlError` without a reply.
 
-        A reply to an order may take long, so its absence does not show early that the node hangs. Therefore a node
-        that has not replied yet first receives a short request. If the node hangs, this request fails early, and the
-        order is not sent.
+        A reply that needs other nodes may take long, so its absence does not show early that the node hangs. Therefore
+        a node that has not replied yet first receives a short request. If the node hangs, this request fails early, and
+        the other one is not sent.
         """
-        is_order = method == "POST" or "linearizable=" in target
-        if is_order and not self._has_answered:
+        needs_others = method == "POST" or "linearizable=" in target or target == routes.KEYS.path
+        if needs_others and not self._has_answered:
             await self.request("GET", routes.HEALTHZ.path)
-        timeout_s = self._order_timeout_s if is_order else self._timeout_s
+        timeout_s = self._order_timeout_s if needs_others else self._timeout_s
         # A request with an effect gets a new connection. If a kept connection closed, the client could not determine if
         # the node had received the request before.
         kept = method == "GET" and self._connection.is_kept
