@@ -259,6 +259,8 @@ class Operator:
     async def _evict(self, name: str) -> None:
         async def evict(client: ControlClient) -> None:
             known = [each for each in (await client.call(NODES)).nodes if each.name == name]
+            if not known:
+                raise ControlError(f"{name} is unknown")  # The node may have lost its commit index in a power cut.
             for each in known:
                 if each.standing != "evicted" and not (await client.evict_node(each.id)).keys_replaced:
                     self.wrong.append(f"the eviction of {name} does not replace the keys")
