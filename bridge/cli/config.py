@@ -21,7 +21,7 @@ import click
 from bridge.api.outputs import BundleOutput, Check, CheckResult, ConfigurationOutput, DoctorOutput, ImportOutput
 from bridge.cli.failure import fail, failures
 from bridge.cli.founding.starting import as_reader
-from bridge.cli.options import directory_path, file_path, json_option
+from bridge.cli.options import SummaryGroup, directory_path, file_path, json_option
 from bridge.cli.printing import echo, end_with_json, print_json
 from bridge.node.doctor.checks import check_machine
 from bridge.node.security.farm_keys import with_stored_keys
@@ -52,7 +52,7 @@ NAME_CELLS: Final = 14
 config_option = click.option("--config", "path", type=file_path, required=True, help="The node's configuration, TOML.")
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def config() -> None:
     """Show a configuration; export one for many nodes, import it on each."""
 

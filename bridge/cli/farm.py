@@ -34,7 +34,15 @@ from bridge.api.words import (
 from bridge.cli.failure import fail
 from bridge.cli.help.completion import complete_server
 from bridge.cli.node_queries import call_current, call_node, node_option, patient_node_option
-from bridge.cli.options import NumberRange, json_option, output_options, timeout_option, watchable, yes_option
+from bridge.cli.options import (
+    NumberRange,
+    SummaryGroup,
+    json_option,
+    output_options,
+    timeout_option,
+    watchable,
+    yes_option,
+)
 from bridge.cli.printing import echo, end_with_json, print_facts, print_table
 from bridge.cli.publish import confirm_order, submit_command
 from bridge.core.membership.admission import server_label
@@ -183,7 +191,7 @@ def _print_weights(weights: WeightsView) -> None:
 # -- servers -----------------------------------------------------------------------------------------------------------
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=SummaryGroup, invoke_without_command=True)
 @node_option
 @json_option
 @click.pass_context

@@ -21,7 +21,7 @@ from bridge.api.lease_set_report import (
 )
 from bridge.api.printable import clock_text, duration
 from bridge.cli.failure import fail
-from bridge.cli.options import json_option
+from bridge.cli.options import SummaryGroup, json_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.wire.i2p.meta_lease_set import BLINDED_FLAG, OFFLINE_FLAG, UNPUBLISHED_FLAG, LeaseSetError, Verdict, decode
 
@@ -29,7 +29,7 @@ MILLISECONDS = 1000
 KNOWN_FLAGS = OFFLINE_FLAG | UNPUBLISHED_FLAG | BLINDED_FLAG
 
 
-@click.group("lease-set")
+@click.group("lease-set", cls=SummaryGroup)
 def lease_set() -> None:
     """Show published structures."""
 

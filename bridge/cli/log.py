@@ -18,7 +18,7 @@ from bridge.api.outputs import StorageOutput
 from bridge.api.printable import clock_text
 from bridge.cli.failure import fail, failures
 from bridge.cli.node_queries import node_option, query_node
-from bridge.cli.options import IntegerRange, file_path, json_option, moment_ms, watch_option
+from bridge.cli.options import IntegerRange, SummaryGroup, file_path, json_option, moment_ms, watch_option
 from bridge.cli.printing import echo, print_json, print_json_line
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.raft.submitting import sealed
@@ -54,7 +54,7 @@ class _Selection(Struct, frozen=True):
     as_json: bool
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=SummaryGroup, invoke_without_command=True)
 @click.option(
     "--from", "first", type=IntegerRange(min=1), help="Index of the first entry.  [default: 1, or from --tail]"
 )

@@ -13,13 +13,13 @@ from bridge.api.control_routes import LOG_TIME
 from bridge.api.printable import clock_text
 from bridge.api.requests import CommandRequest, CorrectionOrder
 from bridge.cli.node_queries import call_current, node_option
-from bridge.cli.options import json_option, watchable, yes_option
+from bridge.cli.options import SummaryGroup, json_option, watchable, yes_option
 from bridge.cli.printing import echo, end_with_json, print_facts, print_table
 from bridge.cli.publish import confirm_order, submit_command
 from bridge.core.farm.clock_alarms import seconds_off
 
 
-@click.group("log-time")
+@click.group("log-time", cls=SummaryGroup)
 def log_time() -> None:
     """Show the farm's time and the servers' clocks; bring log time back when it is wrong."""
 

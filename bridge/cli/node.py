@@ -21,14 +21,14 @@ from bridge.api.words import eviction_lines
 from bridge.cli.failure import fail, failures
 from bridge.cli.help.completion import complete_member
 from bridge.cli.node_queries import call_current, confirm_checked, node_option, nodes_option, query_leader
-from bridge.cli.options import json_option, watchable, yes_option
+from bridge.cli.options import SummaryGroup, json_option, watchable, yes_option
 from bridge.cli.printing import echo, end_with_json, print_table
 from bridge.cli.publish import confirm_order, submit_command
 from bridge.core.log.records import Scope
 from bridge.node.security.key_files import KeyFileError, load_public_client_key
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def node() -> None:
     """List the identities of the farm; approve a new one; evict one; admit client keys."""
 

@@ -31,6 +31,8 @@ WATCH_PERIOD_S: Final = 2.0
 _AGO: Final = re.compile(r"([0-9]{1,6})([smhd])")
 _DASHED: Final = re.compile(r"-([0-9.]+|[A-Za-z0-9_~-]{40,}={0,2})")
 """Arguments that begin with a dash and are not options: negative numbers, and base64 texts, longer than any option."""
+_SUMMARY: Final = 1000
+"""Limit in characters for the summary of a command; no summary is as long."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -46,6 +48,16 @@ class _Text(str):
 
     def __getitem__(self, key: SupportsIndex | slice, /) -> str:
         return "" if key == slice(1) else super().__getitem__(key)
+
+
+class SummaryGroup(click.Group):
+    """A group whose help contains the whole first sentence of each command; click cuts it at the width."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a line for each command, wrapped at words."""
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(_SUMMARY)) for name, each in commands if each])
 
 
 class DashedCommand(click.Command):

@@ -17,7 +17,7 @@ from bridge.api.control_routes import COMMANDS_CHECK
 from bridge.api.requests import CommandRequest, CostOrder, ExclusionOrder, ForceOrder
 from bridge.cli.help.completion import complete_leaf, complete_master
 from bridge.cli.node_queries import confirm_checked, node_option, query_node
-from bridge.cli.options import DashedCommand, NumberRange, json_option, yes_option
+from bridge.cli.options import DashedCommand, NumberRange, SummaryGroup, json_option, yes_option
 from bridge.cli.printing import echo, print_json
 from bridge.core.log.weights import OPERATOR_BOUNDS, THOUSANDTHS
 from bridge.node.control.client import ControlClient
@@ -25,7 +25,7 @@ from bridge.node.control.client import ControlClient
 _LEAST, _MOST = OPERATOR_BOUNDS
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def publish() -> None:
     """Publish a master again, exclude leaves, change their costs."""
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bridge.cli.failure import fail, failures
-from bridge.cli.options import IntegerRange, NumberRange, file_path, write_user_file
+from bridge.cli.options import IntegerRange, NumberRange, SummaryGroup, file_path, write_user_file
 from bridge.cli.printing import echo, print_facts
 from gossip import SwimOptions
 from gossip.simulation import Play, Scenario, figures, load_ratio, picture
@@ -27,7 +27,7 @@ _KIB = 1024 if sys.platform != "darwin" else 1
 _SHARE = NumberRange(0, 1, max_open=True)
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def simulate() -> None:
     """Run the production decisions in virtual time."""
 
@@ -70,8 +70,9 @@ def gossip(
 
     The group forms, settles, has churn (with --churn), and is undisturbed at the end. For example:
 
-    garlicfarm simulate gossip --members 1000 --capacity 30 --churn 0.2 --periods 200 --plot gossip.svg
-    """
+    \b
+    garlicfarm simulate gossip --members 1000 --capacity 30 --churn 0.2
+    """  # noqa: D301 - the backspace is click's mark of lines that stay as they are
     chosen = _tuning(tuning, max(members, compare or 0))
     try:
         story = Scenario(

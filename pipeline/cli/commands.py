@@ -23,6 +23,7 @@ from pipeline.cli.options import (
     ProgressLine,
     Start,
     StatusLine,
+    SummaryGroup,
     a_window,
     an_address,
     engine_options,
@@ -117,7 +118,7 @@ class RunOptions:
         raise click.BadParameter(text, param_hint="--start")
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def pipeline() -> None:
     """History and health of the routers, from the farm's log."""
 

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from bridge.cli.options import IntegerRange as IntegerRange  # noqa: PLC0414 - for all commands of the pipeline
 from bridge.cli.options import NumberRange as NumberRange  # noqa: PLC0414 - as above
+from bridge.cli.options import SummaryGroup as SummaryGroup  # noqa: PLC0414 - as above
 from bridge.cli.options import file_path as file_path  # noqa: PLC0414 - as above
 from bridge.cli.options import write_user_file
 from pipeline.cli.places import Farms, LogPlace, Topic

@@ -73,7 +73,9 @@ def a_moment(value: str) -> datetime:
 
 
 _LISTED = "\n".join(f"{name.ljust(max(map(len, SUBJECTS)))}  {subject}" for name, subject in sorted(SUBJECTS.items()))
-_QUERY_HELP = f"""Run one SELECT over the tables, such as "SELECT * FROM current_routers", or a named query:
+_QUERY_HELP = f"""Run one SELECT over the tables, or a named query.
+
+A SELECT is for example "SELECT * FROM current_routers". The named queries are:
 
 \b
 {_LISTED}

@@ -50,6 +50,15 @@ def groups(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[tup
             yield from groups(command, (*path, name))
 
 
+def test_help_of_each_command_is_whole_on_80_columns() -> None:
+    named = [path.split() for path, _ in commands()] + [list(path) for path, _ in groups()]
+    named += [["pipeline"], *(["pipeline", path] for path, _ in commands(pipeline))]
+    for each in named:
+        lines = CliRunner().invoke(cli, [*each, "--help"], env={"COLUMNS": "80"}).output.splitlines()
+        assert len(lines) > 3, each
+        assert [line for line in lines if len(line) > 80 or (line.endswith("...") and "Usage" not in line)] == [], each
+
+
 def test_overview_shows_each_command_in_one_section() -> None:
     shown = CliRunner().invoke(cli, ["--help"]).output
     headings = re.findall(r"^(\w.*):$", shown, re.MULTILINE)

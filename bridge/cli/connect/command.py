@@ -148,8 +148,8 @@ def connect(
     byte, the client tries the next leaf. Then the connection stays with its leaf, so nothing is sent twice.
 
     \b
-    garlicfarm connect LINK --http 127.0.0.1:8118      browsers and curl, with this proxy
-    garlicfarm connect LINK --listen 127.0.0.1:8080    any program that uses TCP
+    garlicfarm connect 'LINK' --http 127.0.0.1:8118      browsers and curl
+    garlicfarm connect 'LINK' --listen 127.0.0.1:8080    any program with TCP
     ssh -o ProxyCommand="garlicfarm connect --stdio 'LINK'" user@farm
     garlicfarm connect --links FILE --http 127.0.0.1:8118
     garlicfarm connect --status

@@ -15,12 +15,12 @@ from bridge.api.requests import InvitationRequest, RevokeRequest
 from bridge.cli.founding.token_screen import minutes_option, print_token
 from bridge.cli.help.completion import complete_invitation
 from bridge.cli.node_queries import call_node, node_option
-from bridge.cli.options import IntegerRange, json_option
+from bridge.cli.options import IntegerRange, SummaryGroup, json_option
 from bridge.cli.printing import echo, end_with_json, print_table
 from bridge.node.inviting.invitations import USES_MAX
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def invite() -> None:
     """Invite further machines into the farm; list and revoke invitations."""
 

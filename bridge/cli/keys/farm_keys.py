@@ -38,7 +38,15 @@ from bridge.cli.node_queries import (
     query_leader,
     query_node,
 )
-from bridge.cli.options import IntegerRange, file_path, json_option, timeout_option, watchable, yes_option
+from bridge.cli.options import (
+    IntegerRange,
+    SummaryGroup,
+    file_path,
+    json_option,
+    timeout_option,
+    watchable,
+    yes_option,
+)
 from bridge.cli.printing import echo, end_with_json, print_facts, print_table
 from bridge.core.log.fields import NAME, NAME_FORM
 from bridge.node.control.client import ControlClient
@@ -75,7 +83,7 @@ force_option = click.option(
 )
 
 
-class InOrder(click.Group):
+class InOrder(SummaryGroup):
     """Shows its commands in the order of their use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

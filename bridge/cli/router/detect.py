@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 
 from bridge.api.outputs import CheckResult
 from bridge.cli.failure import confirm, fail, failures, interruptible
-from bridge.cli.options import file_path, json_option, yes_option
+from bridge.cli.options import SummaryGroup, file_path, json_option, yes_option
 from bridge.cli.printing import echo, print_json
 from bridge.cli.router.attaching import Agreement, attach, choose
 from bridge.cli.router.screen import detect_output, print_outcome, print_routers
@@ -50,7 +50,7 @@ def _complete_tunnel(context: click.Context, parameter: click.Parameter, incompl
     ]
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def router() -> None:
     """Find the I2P router of this machine, and write a node's settings for it."""
 

@@ -31,6 +31,7 @@ from bridge.cli.failure import confirm, fail, failures, interruptible
 from bridge.cli.options import (
     DashedCommand,
     IntegerRange,
+    SummaryGroup,
     file_path,
     json_option,
     timeout_option,
@@ -143,7 +144,7 @@ def _curve_keys(key: Path | None, server_key: str | None) -> tuple[bytes, bytes,
     return public, own.public, own.secret
 
 
-@click.group("zmq-raft")
+@click.group("zmq-raft", cls=SummaryGroup)
 def zmq_raft() -> None:
     """Use and watch a replicated log with the protocol ØMQ Raft, such as the npm package zmq-raft.
 
