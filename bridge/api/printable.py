@@ -11,10 +11,13 @@ Each output escapes its own texts: `bridge.cli.printing` for terminals and logs,
 `bridge.node.control.metrics` for labels, `pipeline.serve.printing` for the pipeline. JSON stays exact: there these
 characters are JSON's own escapes (`bridge.cli.printing.json_text`).
 
-The module also formats durations, moments and addresses as short texts.
+The module also formats durations, moments and addresses as short texts, and fits lines and tables to a terminal.
 """
 
+import re
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Final
 
 _INVISIBLE: Final = frozenset(
@@ -36,6 +39,14 @@ DAY_MS = 24 * HOUR_MS
 LATEST_MS = 253_402_300_799_000
 """The last second that a year of four digits can represent."""
 B32_SUFFIX = ".b32.i2p"
+GAP: Final = "  "
+"""The space between two columns of a table."""
+_HANG: Final = 2
+"""Indentation of a continued line, in columns."""
+_CONTINUED: Final = " " * 4
+"""The indentation of the second line of a row."""
+_WORD: Final = re.compile(r"( *)((?<=:  ).+|(?:`[^`]*`|[^ ])+)")
+"""A word with the blanks before it. A command in backticks, or after a colon and two blanks, is one word."""
 
 
 def printable(text: str) -> str:
@@ -43,6 +54,61 @@ def printable(text: str) -> str:
     if text.isprintable() and (text.isascii() or not any(ord(letter) in _INVISIBLE for letter in text)):
         return text
     return "".join(letter if is_printable(letter) else _escape(ord(letter)) for letter in text)
+
+
+def wrapped(text: str, columns: int, taken: int = 0) -> list[str]:
+    """Return the lines of a printable text, broken at words.
+
+    A command, and a word longer than a line, stay whole, so that a user can copy them from the terminal.
+
+    `taken`: the number of columns before the text in the first line; further lines begin below the text.
+    """
+    if taken + len(text) <= columns:
+        return [text]
+    indent = " " * min((taken or _HANG) + len(text) - len(text.lstrip()), columns // 3)
+    lines = [""]
+    for blanks, word in _WORD.findall(text):
+        before = taken if len(lines) == 1 else 0
+        is_only = not lines[-1] and (not taken or len(indent + word) > columns)
+        if is_only or before + len(lines[-1] + blanks + word) <= columns:
+            lines[-1] += blanks + word
+        else:
+            lines.append(indent + word)
+    return lines
+
+
+def table_lines(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None
+) -> Iterator[tuple[str, bool]]:
+    """Yield the lines of a table, and True for headings. Each column is as wide as its widest cell.
+
+    If the table is wider than `columns`, the last columns of each row are in a second line. If they do not fit there,
+    each value is in a separate line with its heading. None: rows may have any width.
+    """
+    shown = [[printable(cell) for cell in row] for row in (headings, *rows)]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    first = sum(end <= columns for end in _ends(widths)) if columns else len(widths)
+    if columns and first < len(widths) and len(_CONTINUED) + _ends(widths[first:])[-1] > columns:
+        width = max(map(len, shown[0]))
+        for number, row in enumerate(shown[1:]):
+            if number:
+                yield "", False
+            for heading, cell in zip(shown[0], row, strict=True):
+                name = heading.ljust(width) + GAP
+                start, *more = wrapped(cell, columns, len(name))
+                yield (name + start).rstrip(), False
+                yield from ((line, False) for line in more)
+        return
+    for number, row in enumerate(shown):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        yield GAP.join(cells[:first]).rstrip(), number == 0
+        if more_cells := GAP.join(cells[first:]).rstrip():
+            yield _CONTINUED + more_cells, number == 0
+
+
+def _ends(widths: Sequence[int]) -> list[int]:
+    """Return the end of each column."""
+    return [end - len(GAP) for end in accumulate(width + len(GAP) for width in widths)]
 
 
 def one_line(text: str, limit: int) -> str:

@@ -252,7 +252,7 @@ MEMBER_COLUMNS: Final[Mapping[str, MemberColumn]] = {
     "raftId": MemberColumn("Raft id", lambda member: known(member.raft_id), "raft id"),
     "raft": MemberColumn("Raft", lambda member: "evicted" if member.evicted else member.server_role.value, "raft"),
     "address": MemberColumn("Address", lambda member: known(member.address)),
-    "endpoint": MemberColumn("Raft server", lambda member: known(member.endpoint)),
+    "endpoint": MemberColumn("Raft server", lambda member: known(member.endpoint).removeprefix("tcp://")),
 }
 """The columns in the order of `garlicfarm members`. Other surfaces show some of them, with further columns between."""
 

@@ -22,7 +22,7 @@ from bridge.api.outputs import BundleOutput, Check, CheckResult, ConfigurationOu
 from bridge.cli.failure import fail, failures
 from bridge.cli.founding.starting import as_reader
 from bridge.cli.options import SummaryGroup, directory_path, file_path, json_option
-from bridge.cli.printing import echo, end_with_json, print_json
+from bridge.cli.printing import echo, echo_whole, end_with_json, print_json
 from bridge.node.doctor.checks import check_machine
 from bridge.node.security.farm_keys import with_stored_keys
 from bridge.node.security.key_files import (
@@ -67,13 +67,13 @@ def show(path: Path, *, as_json: bool) -> None:
     settings = written(configuration)
     end_with_json(ConfigurationOutput(settings), as_json=as_json)
     for line in toml_text(settings).splitlines():
-        echo(line)
+        echo_whole(line)
     for kind, each in (
         *(("leaf", leaf.destination) for leaf in configuration.leaves),
         *(("master", master.destination) for master in configuration.masters if master.destination is not None),
     ):
         # Show a destination's address, as all other commands do.
-        echo(f"# {kind} {each.address}")
+        echo_whole(f"# {kind} {each.address}")
 
 
 @config.command("export")
@@ -222,6 +222,6 @@ def print_check(check: Check) -> None:
     mark, color = MARKS[check.result]
     name = check.name if len(check.name) <= NAME_CELLS else f"{check.name}:"
     text = f"{check.text} (because of: {check.cause})" if check.cause else check.text
-    echo(f" {name:<{NAME_CELLS}} {text}", mark=f"{'follows' if check.cause else mark:<8}", color=color)
+    echo(text, mark=f"{'follows' if check.cause else mark:<8} {name:<{NAME_CELLS}} ", color=color)
     if check.action and not check.cause:
         echo(f"{'':<24}-> {check.action}")

@@ -21,7 +21,15 @@ from bridge.cli.failure import fail
 from bridge.cli.help.completion import complete_master
 from bridge.cli.node_queries import call_node, node_option
 from bridge.cli.options import json_option
-from bridge.cli.printing import echo, end_with_json, is_terminal, print_facts, print_picture, terminal_columns
+from bridge.cli.printing import (
+    echo,
+    echo_whole,
+    end_with_json,
+    is_terminal,
+    print_facts,
+    print_picture,
+    terminal_columns,
+)
 from bridge.core.membership.admission import server_label
 from bridge.wire.i2p.farm_link import DIRECTORIES_LIMIT, FarmLink, parse_link
 from bridge.wire.i2p.structures import hash_of_address
@@ -53,7 +61,7 @@ def link(node: str | None, *, master: str | None, no_qr: bool, as_json: bool) ->
     view = call_node(node, VIEW)
     made = link_of(view, master)
     end_with_json(made, as_json=as_json)
-    echo(made.link)
+    echo_whole(made.link)
     if not is_terminal():
         return
     echo()

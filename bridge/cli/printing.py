@@ -1,8 +1,8 @@
 """The output of the command line, to people and to pipes: the one place where text leaves the process.
 
-    echo       one line; foreign text in it cannot begin another one, or move the cursor
-    print_*    tables and facts: aligned columns that are never wrapped or cut, for any width of the terminal
-    print_wide_table   a table with many columns; on a terminal that is too narrow for it, a line for each field
+    echo       one line; foreign text in it cannot begin another one, or move the cursor; a terminal gets it wrapped
+    echo_whole   one line without this wrapping: a command, a key or a file to copy
+    print_*    tables and facts: aligned columns that are never cut; on a terminal, no word is broken
     print_markdown   a document of the project, as wide as the terminal; letters that it cannot show become "?"
     json_text   exact JSON, with escapes for invisible letters
     PrintableFormatter, print_exception   log records, and the exception that ends a command
@@ -28,14 +28,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from bridge.api.printable import is_printable, printable
+from bridge.api.printable import GAP, is_printable, printable, table_lines, wrapped
 from bridge.cli.serving.line_writer import LineWriter
 
 if TYPE_CHECKING:
     from msgspec import Struct
 
 Answer = TypeVar("Answer")
-GAP = "  "
 DOCUMENT_COLUMNS = 100
 TRACEBACK_PERIOD_S = 60.0
 _CAUSES_MAX = 1024
@@ -73,15 +72,27 @@ _NOT_ASCII = re.compile(r"[^\n\x20-\x7e]")
 
 def echo(text: str = "", *, err: bool = False, bold: bool = False, mark: str = "", color: str | None = None) -> None:
     """Print one line. `mark` comes before it, in `color`; only this module's own styles reach the terminal."""
-    shown = printable(text)
+    shown, before = printable(text), printable(mark)
+    if (sys.stderr if err else sys.stdout).isatty():
+        shown = "\n".join(wrapped(shown, terminal_columns(), len(before)))
     styled = click.style(shown, bold=True) if bold else shown
-    _put((click.style(printable(mark), fg=color, bold=color is None) if mark else "") + styled, err=err)
+    _put((click.style(before, fg=color, bold=color is None) if mark else "") + styled, err=err)
+
+
+def echo_whole(text: str, *, bold: bool = False) -> None:
+    """Print one line that a terminal may break within a word."""
+    shown = printable(text)
+    _put(click.style(shown, bold=True) if bold else shown, err=False)
 
 
 def echo_parts(parts: Sequence[tuple[str, str | None]]) -> None:
     """Print one line of texts, each in its color; NO_COLOR in the environment switches the colors off."""
     plain = bool(os.environ.get("NO_COLOR"))
-    shown = ((printable(text), None if plain else color) for text, color in parts)
+    shown = [(printable(text), None if plain else color) for text, color in parts]
+    if is_terminal():
+        text, color = shown.pop()
+        before = sum(len(text) for text, _ in shown)
+        shown.append(("\n".join(wrapped(text, terminal_columns(), before)), color))
     _put("".join(text if color is None else click.style(text, fg=color) for text, color in shown).rstrip(), err=False)
 
 
@@ -105,25 +116,10 @@ def _put(text: str, *, err: bool) -> None:
         writer.write(text if stream.isatty() else click.unstyle(text))
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows below their headings, each column as wide as its widest cell."""
-    for number, line in enumerate(_aligned(headings, rows)):
-        echo(line, bold=number == 0)
-
-
-def print_wide_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, is_kept: bool) -> None:
-    """Print a table. On a narrower terminal, print each value on a line with its heading, unless `is_kept`.
-
-    Otherwise the terminal would break the lines of the table within a column.
-    """
-    is_narrower = max(map(len, _aligned(headings, rows))) > shutil.get_terminal_size().columns
-    if is_kept or not is_narrower or not is_terminal():
-        print_table(headings, rows)
-        return
-    for number, row in enumerate(rows):
-        if number:
-            echo()
-        print_facts(list(zip(headings, row, strict=True)))
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, is_kept: bool = False) -> None:
+    """Print rows below their headings; on a narrower terminal, in several lines, unless `is_kept`."""
+    for line, is_heading in table_lines(headings, rows, terminal_columns() if is_terminal() and not is_kept else None):
+        echo_whole(line, bold=is_heading)
 
 
 def print_picture(lines: Sequence[str]) -> None:
@@ -145,12 +141,6 @@ def is_terminal() -> bool:
 def clear_screen() -> None:
     """Clear the terminal."""
     click.clear()
-
-
-def _aligned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    shown = [list(headings), *([printable(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[number]) for row in shown) for number in range(len(headings))]
-    return [GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
@@ -227,7 +217,8 @@ def _json_escape(letter: str) -> str:
 
 def ask_yes_or_no(question: str, *, default: bool = False) -> bool:
     """Return the answer of the user at the terminal; raise click.Abort without one."""
-    return _answer(lambda: click.confirm(printable(question), default, err=True))
+    shown = wrapped(printable(question), terminal_columns() - len(" [y/N]: "))
+    return _answer(lambda: click.confirm("\n".join(shown), default, err=True))
 
 
 def ask_text(question: str) -> str:

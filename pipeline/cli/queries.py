@@ -28,7 +28,7 @@ from pipeline.gold.answers import (
 )
 from pipeline.output.buckets import Output
 from pipeline.serve.gaps import lines
-from pipeline.serve.printing import echo, print_csv, print_json, print_table
+from pipeline.serve.printing import echo, echo_whole, print_csv, print_json, print_table
 
 ROWS_SHOWN = 200
 _NAME = re.compile(r"[\w-]+")
@@ -205,7 +205,7 @@ def views(*, output: Output) -> None:
 
         for statement in view_statements(output):
             for line in statement.splitlines():
-                echo(line)
+                echo_whole(line)
 
 
 @contextmanager

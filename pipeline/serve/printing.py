@@ -11,16 +11,22 @@ from typing import Any
 
 import click
 
-from bridge.api.printable import printable
+from bridge.api.printable import printable, table_lines, wrapped
 
-__all__ = ["echo", "overwrite_line", "print_csv", "print_json", "print_table", "printable", "span"]
-
-GAP = "  "
+__all__ = ["echo", "echo_whole", "overwrite_line", "print_csv", "print_json", "print_table", "printable", "span"]
 
 
 def echo(text: str, *, err: bool = False, bold: bool = False) -> None:
-    """Print one line."""
-    click.echo(click.style(printable(text), bold=True) if bold else printable(text), err=err)
+    """Print one line; a terminal gets it wrapped at words."""
+    shown = printable(text)
+    if (sys.stderr if err else sys.stdout).isatty():
+        shown = "\n".join(wrapped(shown, shutil.get_terminal_size().columns))
+    click.echo(click.style(shown, bold=True) if bold else shown, err=err)
+
+
+def echo_whole(text: str, *, bold: bool = False) -> None:
+    """Print one line that a terminal may break within a word."""
+    click.echo(click.style(printable(text), bold=True) if bold else printable(text))
 
 
 def print_json(text: str) -> None:
@@ -38,19 +44,11 @@ def print_csv(rows: Iterable[Sequence[Any]]) -> None:
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print aligned columns that are never cut; on a terminal that is too narrow, one value per line."""
-    shown = [[printable(cell) for cell in row] for row in (headings, *rows)]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    if sys.stdout.isatty() and sum(widths) + len(GAP) * (len(widths) - 1) > shutil.get_terminal_size().columns:
-        width = max(map(len, shown[0]))
-        for number, row in enumerate(shown[1:], 1):
-            echo(f"row {number}", bold=True)
-            for heading, cell in zip(shown[0], row, strict=True):
-                echo(f"{heading.ljust(width)}{GAP}{cell}".rstrip())
-        return
-    for number, row in enumerate(shown):
-        text = GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        echo(text, bold=number == 0)
+    """Print aligned columns that are never cut; on a narrower terminal, in several lines."""
+    for line, is_heading in table_lines(
+        headings, rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    ):
+        echo_whole(line, bold=is_heading)
 
 
 def overwrite_line(text: str) -> None:

@@ -7,6 +7,7 @@ import ast
 import io
 import json
 import logging
+import sys
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from rich.text import Text
 from bridge.api.entry_words import Names
 from bridge.api.events import event_text
 from bridge.api.log import EntryKind, LogEntryView
-from bridge.api.printable import printable
+from bridge.api.printable import printable, wrapped
 from bridge.api.trace import TraceEvent
 from bridge.cli import failure, printing
 from bridge.cli.log import _line
@@ -102,32 +103,75 @@ def test_line_printers_print_one_harmless_line(text: str) -> None:
     check_harmless(printed(printing.echo, text), 1)
     check_harmless(printed(printing.echo, text, bold=True, mark=text), 1)
     check_harmless(printed(printing.print_table, ("HEAD",), [(text,)]), 2)
-    check_harmless(printed(printing.print_wide_table, ("HEAD",), [(text,)], is_kept=False), 2)
     check_harmless(printed(printing.print_facts, [(text, text)]), 1)
     check_harmless(printed(pipeline_printing.echo, text, bold=True), 1)
     check_harmless(printed(pipeline_printing.print_csv, [[text, 5]]), 1)
 
 
+@each_case(
+    ("text", "taken", "lines"),
+    [
+        ("state is in ./farm-state", 6, ["state is in", "      ./farm-state"]),
+        ("  two words, then more", 0, ["  two words, then", "    more"]),
+        ("run `garlicfarm log verify raft` first", 0, ["run", "  `garlicfarm log verify raft`", "  first"]),
+        ("to start it:  garlicfarm run --state-dir 'a  b'", 0, ["to start it:", "  garlicfarm run --state-dir 'a  b'"]),
+        ("x" * 30, 4, ["x" * 30]),
+        ("x" * 30 + " y", 0, ["x" * 30, "  y"]),
+    ],
+)
+def test_wrapped_text_keeps_commands_and_long_words(text: str, taken: int, lines: list[str]) -> None:
+    assert wrapped(text, 20, taken) == lines
+
+
+@given(TEXTS, st.integers(10, 100), st.integers(0, 30))
+def test_wrapped_text_has_all_words_within_the_width(text: str, columns: int, taken: int) -> None:
+    text = printable(text).replace("`", "").replace(":", "")
+    lines = wrapped(text, columns, taken)
+    assert " ".join(lines).split() == text.split()
+    long = [line for number, line in enumerate(lines) if len(line) + (0 if number else taken) > columns]
+    assert all(len(line.split()) == 1 for line in long if line.strip())
+
+
+@pytest.mark.parametrize("module", [printing, pipeline_printing])
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_line_is_wrapped_on_terminal_only(
+    module: Any, *, is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    text = "the node does not reply in time"
+    module.echo(text)
+    assert capsys.readouterr().out == ("the node does not\n  reply in time\n" if is_terminal else f"{text}\n")
+    module.echo_whole(text)
+    assert capsys.readouterr().out == f"{text}\n"
+
+
 ROWS = [("1", "x" * 30), ("2", "short")]
+WHOLE = f"ID  VALUE\n1   {'x' * 30}\n2   short\n"
 
 
 @pytest.mark.parametrize(
-    ("columns", "is_terminal", "is_kept"), [(34, True, False), (33, False, False), (33, True, True)]
+    ("columns", "is_terminal", "is_kept", "shown"),
+    [
+        (34, True, False, WHOLE),
+        (33, False, False, WHOLE),
+        (33, True, True, WHOLE),
+        (33, True, False, f"ID     1\nVALUE  {'x' * 30}\n\nID     2\nVALUE  short\n"),
+    ],
 )
-def test_wide_table_is_table_if_it_fits_or_is_requested(
-    columns: int, *, is_terminal: bool, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+def test_table_is_whole_if_it_fits_or_is_requested(
+    columns: int, shown: str, *, is_terminal: bool, is_kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr(printing, "is_terminal", lambda: is_terminal)
-    shown = printed(printing.print_wide_table, ("ID", "VALUE"), ROWS, is_kept=is_kept)
-    assert shown == printed(printing.print_table, ("ID", "VALUE"), ROWS)
+    assert printed(printing.print_table, ("ID", "VALUE"), ROWS, is_kept=is_kept) == shown
 
 
-def test_wide_table_on_narrow_terminal_has_line_per_field(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "33")
+def test_table_on_narrow_terminal_has_two_lines_per_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "16")
     monkeypatch.setattr(printing, "is_terminal", lambda: True)
-    shown = printed(printing.print_wide_table, ("ID", "VALUE"), ROWS, is_kept=False)
-    assert shown == f"ID     1\nVALUE  {'x' * 30}\n\nID     2\nVALUE  short\n"
+    shown = printed(printing.print_table, ("ID", "NAME", "ADDRESS"), [("1", "node-1", "127.0.0.1:1"), ("2", "", "")])
+    assert shown == "ID  NAME\n    ADDRESS\n1   node-1\n    127.0.0.1:1\n2\n"
 
 
 @given(TEXTS)

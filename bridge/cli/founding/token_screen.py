@@ -4,7 +4,7 @@ import click
 
 from bridge.cli.link import qr_lines
 from bridge.cli.options import IntegerRange
-from bridge.cli.printing import echo, is_terminal, print_picture, terminal_columns
+from bridge.cli.printing import echo, echo_whole, is_terminal, print_picture, terminal_columns
 from bridge.node.inviting.invitations import LIFETIME_DEFAULT_S, LIFETIME_LIMIT_S
 from bridge.wire.keys.invitation import Token
 from consensus import counted
@@ -27,12 +27,12 @@ def print_token(token: Token | str, nodes: int, lifetime_s: int, *, qr: bool) ->
     """Print the command for the new machines, and its limits. To a pipe it prints only the command."""
     command = join_command(token)
     if not is_terminal():
-        echo(command)
+        echo_whole(command)
         return
     machines = "one other machine" if nodes == 1 else f"each of {nodes} other machines"
     echo(f"On {machines}, within {lifetime_text(lifetime_s)}:")
     echo()
-    echo(command)
+    echo_whole(command)
     echo()
     lines = qr_lines(command) if qr else []
     if lines and len(lines[0]) <= terminal_columns():

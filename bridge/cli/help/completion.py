@@ -21,7 +21,7 @@ from bridge.api.control import InvitationsAnswer
 from bridge.api.control_routes import INVITATIONS, VIEW, Route
 from bridge.api.view import FarmView
 from bridge.cli.node_queries import find_control_socket
-from bridge.cli.printing import echo
+from bridge.cli.printing import echo_whole
 from bridge.node.control.client import ControlError, call_blocking
 
 SHELLS = ("bash", "zsh", "fish")
@@ -44,7 +44,7 @@ def completion(context: click.Context, shell: str) -> None:
     fish   garlicfarm completion fish > ~/.config/fish/completions/garlicfarm.fish
     """  # noqa: D301 - the backspace is click's mark of lines that stay as they are
     for line in completion_script(context.find_root().command, shell).splitlines():
-        echo(line)
+        echo_whole(line)
 
 
 def completion_script(command: click.Command, shell: str) -> str:

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 import bridge
 from bridge.cli.failure import fail
-from bridge.cli.printing import echo, print_markdown
+from bridge.cli.printing import echo, echo_whole, print_markdown
 
 _ROW = re.compile(r"^\| \[[^\]]+\]\(([\w/-]+)\.md\) \| (.+?) \|$", re.MULTILINE)
 _INTRODUCED = re.compile(r"\[[^\]]+\]\(([\w-]+)\.md\)")
@@ -128,7 +128,7 @@ def help_command(context: click.Context, topic: str | None, words: tuple[str, ..
     found = find_topic(known, topic)
     if found is None:
         for line in _command_help(context.find_root(), [topic, *words], known).splitlines():
-            echo(line)
+            echo_whole(line)
         return
     text, section = _text_of(found.place), " ".join(words)
     chosen = find_section(text, section) if section else text

@@ -20,7 +20,7 @@ import click
 from bridge.api.outputs import DestinationOutput, SigningKeysOutput, SigningKeyView
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import IntegerRange, RespelledOption, file_path, json_option
-from bridge.cli.printing import echo, end_with_json
+from bridge.cli.printing import echo, echo_whole, end_with_json
 from bridge.node.doctor.checks import RELEASED_S
 from bridge.node.security.key_files import (
     KeyFileError,
@@ -87,7 +87,7 @@ def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
         " replaced."
     )
     echo("Keep it off the nodes, and a copy of it in a second safe place. For each node make a signing key:")
-    echo(f"  garlicfarm keys offline --master {shlex.quote(str(file))} --output NODE.key")
+    echo_whole(f"  garlicfarm keys offline --master {shlex.quote(str(file))} --output NODE.key")
 
 
 @click.command()
@@ -136,8 +136,8 @@ def offline(master: Path, files: tuple[Path, ...], days: int, *, as_json: bool) 
     for file in made:
         echo(f"{file}: signs for {master_key.destination.address} until {ends}.")
     echo("Give each node its own file, mode 0600, and delete it here. In the node's settings:")
-    echo("  [publishing]")
-    echo('  signing_key = "FILE"')
+    echo_whole("  [publishing]")
+    echo_whole('  signing_key = "FILE"')
 
 
 def _public_key(key: SigningKey) -> str:

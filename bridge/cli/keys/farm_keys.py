@@ -47,7 +47,7 @@ from bridge.cli.options import (
     watchable,
     yes_option,
 )
-from bridge.cli.printing import echo, end_with_json, print_facts, print_table
+from bridge.cli.printing import echo, echo_whole, end_with_json, print_facts, print_table
 from bridge.core.log.fields import NAME, NAME_FORM
 from bridge.node.control.client import ControlClient
 from bridge.node.raft.client_scopes import CommitScope
@@ -173,7 +173,7 @@ def show_curve(file: Path, *, as_json: bool) -> None:
 
 def _print_curve(file: Path, key: CurveKey, *, as_json: bool) -> None:
     end_with_json(CurveKeyOutput(str(file), key.name, to_z85(key.public)), as_json=as_json)
-    echo(f"{key.name} {to_z85(key.public)}")
+    echo_whole(f"{key.name} {to_z85(key.public)}")
 
 
 @keys.command("kafka-user")
@@ -209,7 +209,7 @@ def kafka_user(file: Path, *, name: str, scopes: tuple[str, ...], mechanism: str
         credential = new_credential(Mechanism(mechanism), read_password(file))
     line = " ".join((name, credential, *scopes))
     end_with_json(KafkaUserOutput(str(file), name, line), as_json=as_json)
-    echo(line)
+    echo_whole(line)
 
 
 # Here, because the help shows commands in the order of their use.
@@ -361,7 +361,7 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
     else:
         echo(f"The new key is stored at {done.members} of {counted(done.members, 'member')}, and kept over restarts.")
     echo("A node that is new, or was away, needs the current farm key file:")
-    echo("  garlicfarm keys export FILE")
+    echo_whole("  garlicfarm keys export FILE")
     if done.left_out:
         echo(f"Left out: {', '.join(done.left_out)}. With the alarm `key-retired`, such a node needs that file.")
 

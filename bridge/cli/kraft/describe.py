@@ -18,7 +18,7 @@ import click
 from bridge.api.cluster_outputs import KraftDescribeOutput, KraftReplicaView
 from bridge.cli.kraft.options import Quorum, quorum_options
 from bridge.cli.options import json_option, watchable, wide_option
-from bridge.cli.printing import echo, end_with_json, print_wide_table
+from bridge.cli.printing import echo, end_with_json, print_table
 from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol
 
@@ -54,7 +54,7 @@ def describe(quorum: Quorum, *, view: str, human_readable: bool, wide: bool, as_
             echo(f"{name + ':':<{_NAME_WIDTH}}{text}")
     else:
         now_ms = time.time_ns() // 1_000_000 if human_readable else None
-        print_wide_table(_HEADINGS, [_row(each, now_ms) for each in _output(state).replicas], is_kept=wide)
+        print_table(_HEADINGS, [_row(each, now_ms) for each in _output(state).replicas], is_kept=wide)
 
 
 def _status(state: "protocol.QuorumDescription") -> Sequence[tuple[str, str]]:

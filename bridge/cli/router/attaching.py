@@ -20,7 +20,7 @@ from msgspec import Struct
 from bridge.api.outputs import Check
 from bridge.cli.failure import reason_of
 from bridge.cli.founding.starting import is_managed, systemctl_problem
-from bridge.cli.printing import ask_text, ask_yes_or_no, echo, is_terminal
+from bridge.cli.printing import ask_text, ask_yes_or_no, echo, echo_whole, is_terminal
 from bridge.cli.router.screen import print_actions, print_routers
 from bridge.node.detecting.control_login import Login
 from bridge.node.detecting.found import Detection
@@ -121,7 +121,7 @@ def _write(switch: Switch) -> None:
     switch.write()
     echo(f"{switch.path} has new lines; {switch.copy} is the former file:")
     for line in switch.lines:
-        echo(f"    {line}")
+        echo_whole(f"    {line}")
     if switch.exposes_password:
         echo(
             f"Every user of this machine can read its password: let only root and the group of i2pd read {switch.path}."

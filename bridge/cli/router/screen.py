@@ -25,7 +25,7 @@ from bridge.api.outputs import (
 )
 from bridge.cli.config import print_check
 from bridge.cli.founding.starting import restart_service
-from bridge.cli.printing import echo
+from bridge.cli.printing import echo, echo_whole
 from bridge.node.detecting.control_login import PASSWORD_FILE, Login
 from bridge.node.detecting.found import DEFAULT_PASSWORD, Detection, FoundRouter, FoundTunnel, Service, ServiceState
 from bridge.node.detecting.node_file import PACKAGE_FILE, NodeFile, read_node_file
@@ -114,7 +114,7 @@ def print_actions(proposal: Proposal, file: NodeFile, checks: Sequence[Check]) -
         if check.result is CheckResult.OK or closed.isdisjoint({check.name, check.cause}):
             print_check(check)
     for line in _actions(proposal, file):
-        echo(line)
+        echo_whole(line)
 
 
 def _actions(proposal: Proposal, file: NodeFile) -> Iterator[str]:

@@ -39,7 +39,7 @@ from bridge.cli.options import (
     wide_option,
     yes_option,
 )
-from bridge.cli.printing import echo, end_with_json, print_json_line, print_table, print_wide_table
+from bridge.cli.printing import echo, end_with_json, print_json_line, print_table
 from bridge.cli.zmq_raft.options import ident_option, needs_pyzmq, parse_peer
 from bridge.cli.zmq_raft.serve import serve
 from bridge.node.security.key_files import KeyFileError, load_curve_key
@@ -165,7 +165,7 @@ def status(cluster: Cluster, *, wide: bool, as_json: bool) -> None:
     found = cluster.ask(_status)
     end_with_json(found, as_json=as_json)
     headings = ("PEER", "URL", "ROLE", "TERM", "FIRST", "LAST", "COMMITTED", "APPLIED", "SNAPSHOT", "PRUNE")
-    print_wide_table(headings, [_row(peer) for peer in found.peers], is_kept=wide)
+    print_table(headings, [_row(peer) for peer in found.peers], is_kept=wide)
     if found.leader is None:
         echo(NO_LEADER, err=True)
 
