@@ -20,7 +20,7 @@ from bridge.cli.failure import fail, failures
 from bridge.cli.node_queries import node_option, query_node
 from bridge.cli.options import IntegerRange, SummaryGroup, file_path, json_option, moment_ms, watch_option
 from bridge.cli.printing import echo, print_json, print_json_line
-from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.control.client import ControlClient, ControlError, RefusalError
 from bridge.node.raft.submitting import sealed
 from bridge.node.security.key_files import KeyFileError, load_client_key
 from bridge.node.security.local_trust import UntrustedPathError, check_state_directory
@@ -276,10 +276,11 @@ async def _submit(
 ) -> SubmitAnswer:
     """Submit the entry with a request id that this command makes: it knows the id even if the node does not reply."""
     request = request_id or await _new_request_id(client, data)
+    signed = None if key is None else await _signed(client, data, request, key)
     try:
-        if key is not None:
-            return await client.submit(await _signed(client, data, request, key))
-        return await client.submit(data, request)
+        return await (client.submit(data, request) if signed is None else client.submit(signed))
+    except RefusalError:
+        raise
     except ControlError as error:
         raise ControlError(f"{error}{_way_on(request)}") from error
 

@@ -4,7 +4,7 @@
 
 The silences are in a file, since only the run may write the tables. The file is replaced as a whole, under a lock (in
 a bucket by a conditional write). So two concurrent commands do not lose a change, and the run reads a complete file.
-Silences end automatically, by the clock of the reading machine; the next file omits ended silences.
+Silences end automatically, by the clock of the reading machine; the next new silence removes them from the file.
 """
 
 import fcntl
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pipeline.alerts.outages import FailedServer
 from pipeline.output.buckets import Output
@@ -74,11 +75,12 @@ class Silences:
     def end(self, numbers: tuple[int, ...], now_ms: int) -> None:
         """End silences by their numbers. Raise SilencesError."""
         with self._alone() as document:
-            kept = [each for each in self._all(document) if now_ms < each.until_ms]
-            missing = set(numbers) - {each.number for each in kept}
+            known = self._all(document)
+            missing = set(numbers) - {each.number for each in known if now_ms < each.until_ms}
             if missing:
                 raise SilencesError(f"silence {', '.join(map(str, sorted(missing)))} does not exist, or has ended")
-            _write(document, [each for each in kept if each.number not in numbers])
+            # The file contains ended silences until `add` has used the next number: no number is used twice.
+            _write(document, [replace(each, until_ms=now_ms) if each.number in numbers else each for each in known])
 
     def _all(self, document: Document) -> list[Silence]:
         try:

@@ -121,7 +121,7 @@ def _setting(*, shares: tuple[float, float, float] | None, **others: float | Non
 
 def _print(farm: str, past: Past) -> None:
     echo(
-        f"Farm {farm}: {past.days():.2f} days of log time in {past.windows:,} windows, {len(past.health):,} servers;"
+        f"Farm {farm}: {span(past.length_ms())} of log time in {past.windows:,} windows, {len(past.health):,} servers;"
         f" {past.recorded_entries:,} entries of factors were recorded",
         bold=True,
     )
@@ -180,7 +180,7 @@ def _document(farm: str, past: Past) -> dict[str, Any]:
     """Return all figures of a farm; times are in milliseconds."""
     document: dict[str, Any] = {
         "farm": farm,
-        "days": round(past.days(), 6),
+        "days": round(past.length_ms() / DAY_MS, 6),
         "windows": past.windows,
         "recorded_entries": past.recorded_entries,
         "bad_weight_share_without": past.bad_share.mean,

@@ -192,9 +192,9 @@ class Past:
         """End the past after its last row."""
         self._moment_over()
 
-    def days(self) -> float:
+    def length_ms(self) -> int:
         """Return the length of the provided log time."""
-        return 0.0 if self.first_ms is None else (self.last_ms - self.first_ms) / 86_400_000
+        return 0 if self.first_ms is None else self.last_ms - self.first_ms
 
     def _moment_over(self) -> None:
         for course in self.courses:

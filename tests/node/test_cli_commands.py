@@ -295,6 +295,12 @@ def test_submission_has_request_id_for_repetition(node: Node, garlicfarm: Callab
     assert error_line(refused) == "garlicfarm: me is not a request id: copy the id that `submit` has printed"
 
 
+def test_refused_submission_has_no_advice_to_repeat(node: Node, garlicfarm: Callable[..., Result]) -> None:
+    node.cluster_id = "c0ffee"
+    for entry in "[1]", '{"a": 1', '"text"':
+        assert "To repeat it" not in error_line(garlicfarm("submit", "--request-id", "me-200-3", entry))
+
+
 def test_log_page_is_linearizable_on_request(node: Node, garlicfarm: Callable[..., Result]) -> None:
     assert garlicfarm("log").exit_code == 0
     assert not node.linearizable[-1]

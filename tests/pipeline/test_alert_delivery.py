@@ -343,6 +343,14 @@ def test_command_starts_and_ends_silences(tmp_path: Path) -> None:
     assert "silence 1 does not exist" in run_silence(tmp_path, "--end", "1")[1]
 
 
+def test_number_of_ended_silence_is_not_used_again(tmp_path: Path) -> None:
+    run_silence(tmp_path, "--server", "3", "--server", "4", "--for", "2h")
+    for number in "21":
+        assert run_silence(tmp_path, "--end", number)[0] == 0
+    assert run_silence(tmp_path, "--server", "5", "--for", "2h")[1].startswith("3  server 5 until ")
+    assert len(json.loads((tmp_path / SILENCES_FILE).read_bytes())) == 1
+
+
 @pytest.mark.parametrize("duration", ["", "2", "h", "0h", "-1h", "2 weeks", "9999d", "1e3h"])
 def test_silencing_needs_server_and_valid_time(tmp_path: Path, duration: str) -> None:
     assert run_silence(tmp_path, "--server", "3", "--for", duration)[0] == 2

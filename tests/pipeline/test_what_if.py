@@ -310,6 +310,7 @@ def test_command_reports_both_settings_and_each_server(output: Path) -> None:
     assert bad == sorted(bad, reverse=True)
     assert document["present"]["left"] == sum(each["present"]["left"] for each in document["servers"])
     shown = run_what_if(output, "--gain", "6", "--pause-periods", "4").stdout
+    assert ": 59 min 30 s of log time in " in shown.splitlines()[0]
     assert max(map(len, shown.splitlines()[1:])) <= 80
     assert "pause periods" in shown
     assert f"{document['other']['entries']}" in shown

@@ -49,6 +49,7 @@ from bridge.node.control.connections.connection import (
     NoReplyError,
 )
 from bridge.node.control.connections.connection import ControlError as ControlError  # noqa: PLC0414 - the error of this client
+from bridge.node.control.connections.connection import RefusalError as RefusalError  # noqa: PLC0414 - as above
 from bridge.node.control.connections.node_address import READ_TOKEN, NodeAddress, RemoteNode
 from bridge.node.security.local_trust import ConnectedSocket, peer_user_id
 from bridge.wire.keys.backup import BACKUP_LIMIT_BYTES
@@ -223,7 +224,8 @@ class ControlClient:
         text = _refusal(body)
         if text is None:
             return ControlError(f"the node at {self.address} answered {status} and gave no reason")
-        return ControlError(f"the node refused: {text}")
+        kind = RefusalError if status in REFUSED else ControlError
+        return kind(f"the node refused: {text}")
 
     async def request(
         self, method: str, target: str, body: bytes = b"", *, limit_bytes: int = DOCUMENT_LIMIT_BYTES
@@ -262,7 +264,7 @@ class ControlClient:
         self._has_answered = True
         status, _ = answer
         if status == UNAUTHORIZED and isinstance(self.address, RemoteNode):
-            raise ControlError(
+            raise RefusalError(
                 f"the node at {self.address} refuses the token in {self.address.token_file}: copy a token file of that"
                 f" node ({READ_TOKEN}), and set --token-file to the copy"
             )

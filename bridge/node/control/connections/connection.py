@@ -24,6 +24,10 @@ class ControlError(Exception):
     """The request failed or was refused; the text contains the reason and the remedy."""
 
 
+class RefusalError(ControlError):
+    """The node refused the request, which therefore has no effect."""
+
+
 class NoReplyError(Exception):
     """The node did not reply within the time limit."""
 
