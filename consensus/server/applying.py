@@ -1,9 +1,10 @@
 """Committed entries on their way to the state machine: in order, each once since the start or the last restore.
 
-Turns of the event loop push entries; a separate task calls the state machine and waits for it. The task yields after
-`APPLIED_AT_ONCE` entries, so a slow state machine delays a heartbeat by at most the time of these entries. Pushed
-entries beyond `queue_bytes` are dropped unless the queue is empty, and the task reads them from storage later. The
-queue stores only the commit index of dropped entries.
+Turns of the event loop push entries; a separate task calls the state machine and waits for it. The state machine gets
+at most `APPLIED_AT_ONCE` entries at a time. The task yields if `YIELD_S` has passed after such a part. So a slow state
+machine delays a heartbeat by at most this time and the time of one part. A yield costs more than a part of plain
+entries. Pushed entries beyond `queue_bytes` are dropped unless the queue is empty, and the task reads them from storage
+later. The queue stores only the commit index of dropped entries.
 
 Between two groups of entries the same task *captures* the state machine for a snapshot. `snapshot()` returns
 immediately, and its iterator yields the state of that moment even if later entries are applied. The task also
@@ -22,6 +23,9 @@ from consensus.core.model import Entry, Index, SnapshotDescription
 from consensus.server.callbacks import run_callback
 from consensus.server.errors import ServerStoppedError
 from consensus.server.interfaces import APPLIED_AT_ONCE, StateMachine
+
+YIELD_S = 0.002
+"""Time without a yield to other tasks, such as heartbeats, while parts of entries are applied."""
 
 Reader = Callable[[Index, Index, int], Awaitable[tuple[Entry, ...]]]
 """Reads committed entries [first, last] from storage: at least one entry, up to the given number of bytes."""
@@ -160,16 +164,16 @@ class Applying:
             last = self._queue[0].first - 1 if self._queue else self.commit
             entries = await read(first, last, self._queue_bytes)
             self.reread += len(entries)
-        if self._restore is not None:
-            return
-        if not entries:
+        if not entries and self._restore is None:
             raise RuntimeError(f"entry {first} is committed, but storage does not have it")
+        yields_s = trio.current_time() + YIELD_S
         for start in range(0, len(entries), APPLIED_AT_ONCE):
-            if start:
+            if start and trio.current_time() >= yields_s:
                 self._wake()
                 await trio.lowlevel.checkpoint()
-                if self._restore is not None:
-                    return
+                yields_s = trio.current_time() + YIELD_S
+            if self._restore is not None:
+                return
             part = entries[start : start + APPLIED_AT_ONCE]
             await self._state_machine.apply(first + start, part)
             self.applied += len(part)

@@ -21,7 +21,7 @@ from consensus.core.messages import Reply, Request
 from consensus.core.model import Entry, Index, LogId, ServerId
 
 APPLIED_AT_ONCE = 64
-"""Maximum number of entries that a state machine applies before it yields to other tasks, such as heartbeats."""
+"""Maximum number of entries that a state machine gets in one call."""
 
 _calls = count(1)
 

@@ -3,14 +3,16 @@
 import time
 from collections.abc import AsyncIterator, Iterable
 
+import pytest
 import trio
+import trio.testing
 
 from consensus.core.effects import Apply
 from consensus.core.model import Entry, LogId, SnapshotDescription
 from consensus.protocols.kafka.wire.records import Record, RecordBatch
 from consensus.protocols.kraft.replica.state_machine import MAX_PRODUCERS, Producer, QuorumLog, WrittenBatch
 from consensus.protocols.kraft.wire.entries import data_of
-from consensus.server.applying import Applying
+from consensus.server.applying import YIELD_S, Applying
 from consensus.server.interfaces import APPLIED_AT_ONCE
 
 RECORDS = 5_000
@@ -96,12 +98,17 @@ def test_snapshot_has_state_of_its_moment() -> None:
     assert {number: (each.seen_ms, each.batches) for number, each in other.producers.items()} == kept
 
 
-async def test_server_applies_few_entries_at_a_time(nursery: trio.Nursery) -> None:
-    given: list[tuple[int, int]] = []
+@pytest.mark.parametrize(("part_s", "yields"), [(0.0, False), (YIELD_S, True)])
+async def test_server_yields_only_after_slow_parts_of_entries(
+    nursery: trio.Nursery, mock_clock: trio.testing.MockClock, part_s: float, *, yields: bool
+) -> None:
+    given: list[tuple[int, int, int]] = []
+    taken = 0
 
     class Machine:
         async def apply(self, first: int, entries: tuple[Entry, ...]) -> None:
-            given.append((first, len(entries)))
+            mock_clock.jump(part_s)
+            given.append((first, len(entries), taken))
 
         def snapshot(self) -> Iterable[bytes]:
             return iter(())
@@ -109,13 +116,20 @@ async def test_server_applies_few_entries_at_a_time(nursery: trio.Nursery) -> No
         async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
             raise AssertionError((last, state))
 
+    async def count() -> None:
+        nonlocal taken
+        while True:
+            await trio.lowlevel.checkpoint()
+            taken += 1
+
     applying = Applying(Machine(), 1 << 20)  # type: ignore[arg-type] # its snapshot is never taken
     applying.push(Apply(1, tuple(Entry.command(1, b"x") for _ in range(200)), 200))
     nursery.start_soon(applying.run, _no_entries, _no_state)
-    with trio.fail_after(60):
-        await applying.wait_applied(200)
-    assert max(count for _, count in given) <= APPLIED_AT_ONCE
-    assert [first for first, _ in given] == list(range(1, 201, APPLIED_AT_ONCE))
+    nursery.start_soon(count)
+    await applying.wait_applied(200)
+    assert [first for first, *_ in given] == list(range(1, 201, APPLIED_AT_ONCE))
+    assert max(entries for _, entries, _ in given) <= APPLIED_AT_ONCE
+    assert (given[-1][-1] > given[0][-1]) is yields
 
 
 async def _no_entries(first: int, last: int, limit_bytes: int) -> tuple[Entry, ...]:
