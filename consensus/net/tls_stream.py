@@ -13,6 +13,7 @@ own close. A close without close_notify ends the stream like a close with it: ea
 """
 
 import ssl
+from collections.abc import Iterator
 from contextlib import suppress
 
 import trio
@@ -20,8 +21,10 @@ import trio
 from consensus.net.direct_stream import READ_BYTES, DirectStream
 
 _CLOSE_S = 1.0
-_RECORD_BYTES = 16 * 1024
-"""The largest content of a record; a read of OpenSSL returns at most one."""
+_PART_BYTES = 16 * 1024 + 22
+"""Bytes that OpenSSL gets in one call: a full record with its header and tag. Its buffer keeps the size of a part."""
+_RECORD_BYTES = 16 * 1024 + 1
+"""One byte more than a record can contain. OpenSSL returns at most one record, so a shorter result is a whole one."""
 
 
 class TlsStream(DirectStream):
@@ -34,9 +37,11 @@ class TlsStream(DirectStream):
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side, server_hostname=name)
+        self._parts: Iterator[bytes] = iter(())
+        """Received bytes that OpenSSL does not have yet."""
+        self._has_rest = False
+        """True if the last read of OpenSSL may have left a part of the record."""
         self._closed = False
-        self.read_bytes = READ_BYTES
-        """Maximum number of bytes taken from the kernel in one call, and held before decryption."""
 
     def peer_certificate(self) -> bytes | None:
         """Return the other side's certificate (DER), if it showed one."""
@@ -73,7 +78,7 @@ class TlsStream(DirectStream):
             data = self._decrypt(limit)
             if data is not None:
                 return data
-            if not await self._fill():
+            if not await self._fill(limit):
                 self._incoming.write_eof()
 
     async def aclose(self) -> None:
@@ -104,10 +109,14 @@ class TlsStream(DirectStream):
         incoming, tls = self._incoming, self._tls
         # Most reads end here, because a further attempt without bytes raises an exception in OpenSSL, which costs more
         # than a small record.
-        while size < limit and (incoming.pending or incoming.eof or tls.pending()):
+        while size < limit and (incoming.pending or self._has_rest or incoming.eof or self._feed()):
+            wanted = min(limit - size, _RECORD_BYTES)
             try:
-                record = tls.read(min(limit - size, _RECORD_BYTES))
+                record = tls.read(wanted)
             except ssl.SSLWantReadError:
+                self._has_rest = False
+                if self._feed():
+                    continue
                 break
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 incoming.write_eof()
@@ -116,16 +125,22 @@ class TlsStream(DirectStream):
                 raise trio.BrokenResourceError(f"TLS: {_reason(error)}") from error
             if not record:
                 return b"".join(records)
+            self._has_rest = len(record) == wanted
             records.append(record)
             size += len(record)
         return b"".join(records) if records else None
 
-    async def _fill(self) -> bool:
+    async def _fill(self, limit: int = 0) -> bool:
         """Read bytes of the socket, when there are any, for TLS; return False when the peer has closed it."""
-        data = await self._take(self.read_bytes)
+        data = await self._take(max(limit, _PART_BYTES))
         if data:
-            self._incoming.write(data)
+            self._parts = iter([data[at : at + _PART_BYTES] for at in range(0, len(data), _PART_BYTES)])
+            self._feed()
         return data != b""
+
+    def _feed(self) -> bool:
+        """Pass the next part of the received bytes to OpenSSL; return False without such a part."""
+        return self._incoming.write(next(self._parts, b"")) > 0
 
     def _push(self) -> None:
         if self._outgoing.pending:

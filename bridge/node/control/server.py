@@ -129,7 +129,6 @@ class ControlServer:
             try:
                 with place.scope:
                     async with TlsStream(transport, remote.context, server_side=True) as stream:
-                        stream.read_bytes = RECEIVE_BYTES
                         await self._guarded(stream, _Client(remote, place, address))
             finally:
                 self._places.leave(place)

@@ -28,7 +28,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from consensus.net.accepting import AcceptOptions, AcceptQueue, CloseReason, Handle, KnownSources
-from consensus.net.direct_stream import READ_BYTES
 from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
 from consensus.net.tls import NodeCertificate
 from consensus.net.tls_stream import TlsStream
@@ -256,7 +255,6 @@ class GarlicFarmServer:
 
         async def accept(transport: trio.SocketStream, source: str) -> None:
             stream = TlsStream(transport, context, server_side=True)
-            stream.read_bytes = _READ_BYTES
 
             async def secure(_: trio.abc.Stream) -> trio.abc.Stream:
                 await stream.do_handshake()
@@ -395,8 +393,6 @@ class GarlicFarmServer:
         self._metrics.count(ConnectionEvent.CONNECTIONS_ESTABLISHED)
         self._on_identity(upgraded.peer)
         if isinstance(stream, TlsStream):
-            if upgraded.proven is not None and upgraded.proven.is_server:
-                stream.read_bytes = READ_BYTES
             self._metrics.connected(source)
         await ServerConnection(
             stream,
