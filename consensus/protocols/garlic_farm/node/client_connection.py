@@ -180,14 +180,15 @@ class ClientConnection:
                 self._work = trio.Event()
                 await self._work.wait()
                 continue
-            batch, now_s = bytearray(), trio.current_time()
-            while self._queue and len(self._in_flight) < self._window and len(batch) < _WRITE_BYTES:
+            batch, size_bytes, now_s = [], 0, trio.current_time()
+            while self._queue and len(self._in_flight) < self._window and size_bytes < _WRITE_BYTES:
                 request, posted = self._queue.popleft()
                 posted.sent_s = now_s
-                batch += request
+                batch.append(request)
+                size_bytes += posted.size_bytes
                 self._in_flight.append(posted)
             self._expect()
-            if not await self._send(bytes(batch), connection):
+            if not await self._send(b"".join(batch), connection):
                 return
 
     async def _send(self, data: bytes, connection: trio.CancelScope) -> bool:
