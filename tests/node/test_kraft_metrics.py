@@ -141,29 +141,22 @@ def test_rate_after_start_divides_by_whole_sample() -> None:
     assert window.rate() == pytest.approx(30 / SAMPLE_S)
 
 
-def test_poll_idle_ratio_is_share_of_waiting_time() -> None:
-    """The ratio weighs rounds by their time, not by their number."""
-    clock = Clock()
-    idle = PollIdle(clock)
-    for busy_s, waits_s in ((1, 3), (0.5, 0.5), (0.5, 0.5)):
-        clock.now_s += busy_s
-        idle.before_io_wait(1)
-        clock.now_s += waits_s
-        idle.after_io_wait(1)
-    assert idle.average() == pytest.approx(4 / 6)
+def test_poll_idle_ratio_is_share_without_processor_time() -> None:
+    clock, processor = Clock(), Clock()
+    idle = PollIdle(clock, processor)
+    clock.now_s, processor.now_s = clock.now_s + 4, processor.now_s + 1
+    assert idle.average() == pytest.approx(3 / 4)
+    clock.now_s, processor.now_s = clock.now_s + 2, processor.now_s + 2
+    assert idle.average() == pytest.approx(3 / 6)
 
 
-def test_sleeping_event_loop_is_idle() -> None:
-    """The test uses the real clock, because a mock clock does not advance while the loop waits."""
-
-    async def run() -> float:
-        idle = PollIdle()
-        trio.lowlevel.add_instrument(idle)
-        await trio.sleep(0.2)
-        trio.lowlevel.remove_instrument(idle)
-        return idle.average()
-
-    assert trio.run(run) > 0.5
+def test_poll_idle_ratio_leaves_out_old_samples() -> None:
+    clock, processor = Clock(), Clock()
+    idle = PollIdle(clock, processor)
+    clock.now_s, processor.now_s = clock.now_s + SAMPLE_S, processor.now_s + SAMPLE_S
+    assert idle.average() == 0
+    clock.now_s += 2 * SAMPLE_S
+    assert idle.average() == 1
 
 
 def described(of: Role, voters: tuple[Server, ...]) -> RaftDescription:

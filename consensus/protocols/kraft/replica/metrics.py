@@ -1,7 +1,7 @@
 """The metrics of KIP-595, measured in the server itself.
 
     ConsensusServer ── effects of each step ──▶ QuorumMeasurements   appends, commits, elections
-    trio's loop ──▶ PollIdle                                         time of waiting for sockets, timers and the disk
+    clocks ──▶ PollIdle                                              processor time of the event loop's thread
     describe() ──▶ leader, epoch, vote, log, watermark, state        their values at the time of the request
 
 A leader measures the *commit latency*, from the step that appends records to the step that moves the high watermark
@@ -12,7 +12,8 @@ operator the waiting time of a producer.
 after any number of rounds of voting. A pre-vote is part of it.
 
 *Poll idle ratio.* Kafka measures it for the thread that runs Raft. Here everything runs in one event loop, so it is the
-idle part of that loop's time. Near 0, this process is the bottleneck.
+share of time in which the loop's thread did not use the processor. Near 0, this process is the bottleneck. The ratio
+also covers the time since the previous request for it, if that is longer than the window.
 
 *Windows* are Kafka's: two samples of 30 s. The older one is dropped when the newer one is full, so a figure covers the
 last 30 to 60 s. A rate is divided by at least 30 s, so that the first records after a start are not a peak. Without a
@@ -20,6 +21,7 @@ sample, an average and a maximum are not numbers, as in Kafka.
 """
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +38,6 @@ from consensus.protocols.kraft.wire.replica_names import replica
 
 SAMPLE_S: Final = 30.0
 SAMPLES: Final = 2
-_NOTE_S: Final = 1.0
 _MAX_UNCOMMITTED: Final = 65_536
 """Limit of appends that wait for their commit; further ones are not measured."""
 
@@ -181,43 +182,27 @@ class QuorumMeasurements:
             self.commits.add((now_s - self._uncommitted.popleft()[1]) * 1000)
 
 
-class PollIdle(trio.abc.Instrument):
-    """Measures the idle part of the event loop's time, while installed (`trio.lowlevel.add_instrument`)."""
+class PollIdle:
+    """The idle share of the event loop's time. Make and use it in the thread of the loop.
 
-    def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
-        self._clock = clock
-        self._idle, self._spent = RecentValues(clock), RecentValues(clock)
-        self._noted_s = self._turned_s = clock()
-        self._idle_s = 0.0
-        """Idle time since `_noted_s`."""
-        self._waiting_since_s: float | None = None
+    An instrument of trio would measure the time of waiting, but it would cost two calls in each turn of the loop.
+    """
 
-    def before_io_wait(self, timeout: float) -> None:
-        """Record the start of waiting: the loop has completed its work."""
-        del timeout
-        self._waiting_since_s = self._clock()
-
-    def after_io_wait(self, timeout: float) -> None:
-        """Record the end of waiting: one round of work and waiting is over."""
-        del timeout
-        if self._waiting_since_s is None:
-            return
-        self._turned_s = now_s = self._clock()
-        self._idle_s += now_s - self._waiting_since_s
-        # One entry causes about ten rounds of the loop, so the windows are not updated in each round.
-        if now_s - self._noted_s >= _NOTE_S:
-            self._note()
-
-    def _note(self) -> None:
-        self._idle.add(self._idle_s)
-        self._spent.add(self._turned_s - self._noted_s)
-        self._idle_s, self._noted_s = 0.0, self._turned_s
+    def __init__(
+        self, clock: Callable[[], float] = trio.current_time, processor_clock: Callable[[], float] = time.thread_time
+    ) -> None:
+        self._clock, self._processor_clock = clock, processor_clock
+        self._busy, self._spent = RecentValues(clock), RecentValues(clock)
+        self._noted_s, self._noted_processor_s = clock(), processor_clock()
 
     def average(self) -> float:
         """Return the ratio, from 0 to 1."""
-        self._note()
+        now_s, processor_s = self._clock(), self._processor_clock()
+        self._busy.add(processor_s - self._noted_processor_s)
+        self._spent.add(now_s - self._noted_s)
+        self._noted_s, self._noted_processor_s = now_s, processor_s
         spent_s = self._spent.total()
-        return self._idle.total() / spent_s if spent_s else math.nan
+        return max(0.0, 1 - self._busy.total() / spent_s) if spent_s else math.nan
 
 
 def figures_of(

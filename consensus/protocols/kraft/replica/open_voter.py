@@ -20,8 +20,8 @@ these voters, they may no longer exist. So it queries them and the bootstrap ser
 since it is only a copy (`quorum_directory`).
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from time import time
 from typing import Final
 
@@ -187,19 +187,18 @@ async def open_voter(
             nursery.start_soon(_write_states, server, directory, settings, notices)
             if settings.is_dynamic:
                 nursery.start_soon(parts.announcing(server, administration).run)
-            with _idle_measured() as idle:
-                yield KraftVoter(
-                    key=parts.own,
-                    cluster_id=directory.cluster_id,
-                    server=server,
-                    machine=parts.machine,
-                    topic=topic,
-                    names=parts.names,
-                    listener=listener,
-                    transport=parts.transport,
-                    measurements=measurements,
-                    idle=idle,
-                )
+            yield KraftVoter(
+                key=parts.own,
+                cluster_id=directory.cluster_id,
+                server=server,
+                machine=parts.machine,
+                topic=topic,
+                names=parts.names,
+                listener=listener,
+                transport=parts.transport,
+                measurements=measurements,
+                idle=PollIdle(),
+            )
 
 
 class _VoterParts:
@@ -348,16 +347,6 @@ async def _listening(
                 " program that listens there, or change listeners"
             ) from error
         yield listener
-
-
-@contextmanager
-def _idle_measured() -> Iterator[PollIdle]:
-    idle = PollIdle()
-    trio.lowlevel.add_instrument(idle)
-    try:
-        yield idle
-    finally:
-        trio.lowlevel.remove_instrument(idle)
 
 
 class _Notices:
