@@ -56,7 +56,7 @@ class DiskThread:
 
     async def _run(self, work: Callable[[], T], limits_s: Sequence[float]) -> T:
         task = trio.lowlevel.current_task()
-        call = _Call(work, lambda: trio.lowlevel.reschedule(task))
+        call = _Call(work, lambda _: trio.lowlevel.reschedule(task))
         self._put(call)
         timers = [call.left_after(each) for each in limits_s]
 
@@ -76,8 +76,7 @@ class DiskThread:
         call of `ended`.
         """
         context = copy_context()
-        call = _Call(work, lambda: context.run(ended, call.error()))
-        self._put(call)
+        self._put(_Call(work, lambda call: context.run(ended, call.error())))
 
     def _left_s(self) -> float:
         """Return the time limit for the last call: the limit of a stop, minus the age of the call under way."""
@@ -108,13 +107,17 @@ class DiskThread:
         while (call := self._calls.get()) is not None:
             self._began_s = time.monotonic()
             call.perform()
+            del call  # Its bytes are not needed until the next call.
             self._began_s = None
 
 
 class _Call(Generic[T]):
-    """Work, and the callback that the event loop runs after it."""
+    """Work, and the callback that the event loop runs after it.
 
-    def __init__(self, work: Callable[[], T], ended: Callable[[], object]) -> None:
+    The callback gets the call: with a reference to it, the written bytes would wait for a collection of garbage.
+    """
+
+    def __init__(self, work: Callable[[], T], ended: "Callable[[_Call[T]], object]") -> None:
         self._work = work
         self._ended = ended
         self._is_left = self._is_reported = False
@@ -147,12 +150,12 @@ class _Call(Generic[T]):
     def _leave(self) -> None:
         if not self._is_reported:
             self._error, self._is_left = DiskHangsError(), True
-            self._ended()
+            self._ended(self)
 
     def _report(self) -> None:
         if not self._is_left:
             self._is_reported = True
-            self._ended()
+            self._ended(self)
 
     def result(self) -> T:
         error, self._error = self._error, None

@@ -135,6 +135,7 @@ class DiskWorker:
                 case _:
                     assert_never(job)
             self._done(job, answer)
+            del job, answer  # They hold the bytes of a read, or a megabyte of zeros, until the next job.
 
     async def _next_job(self) -> Job | _Failed:
         """Return the submitted job, or the blocked group at its next try."""

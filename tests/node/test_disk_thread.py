@@ -1,8 +1,11 @@
 """The disk's thread: its results, its errors, and its last work, also for a canceled caller."""
 
+import gc
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
+from functools import partial
+from weakref import ref
 
 import pytest
 import trio
@@ -41,6 +44,21 @@ async def test_caller_receives_result_or_error(disk_thread: DiskThread) -> None:
     with pytest.raises(OSError, match="Input/output error"):
         await disk_thread.run(fail)
     assert await disk_thread.run(lambda: "continues") == "continues"
+
+
+async def test_ended_work_is_freed_without_collection(disk_thread: DiskThread) -> None:
+    written = frozenset({"the bytes of a write"})
+    kept, ended = ref(written), trio.Event()
+    gc.disable()
+    try:
+        disk_thread.begin(partial(len, written), lambda _: ended.set())
+        del written
+        with trio.fail_after(60):
+            await ended.wait()
+            await disk_thread.run(lambda: None)
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 async def test_started_work_completes_before_caller_is_canceled(disk_thread: DiskThread) -> None:
