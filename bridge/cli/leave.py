@@ -18,10 +18,9 @@ from functools import partial
 
 import click
 
-from bridge.api.control import LeaderAnswer
-from bridge.api.control_routes import CONFIRM_CLUSTER, WITHDRAW, WITHDRAW_CHECK
+from bridge.api.control_routes import CONFIRM_CLUSTER, LEAVE, TRANSFER, WITHDRAW, WITHDRAW_CHECK
 from bridge.api.outputs import ConfirmClusterOutput, LeaveOutput, WithdrawOutput
-from bridge.api.requests import ConfirmClusterRequest
+from bridge.api.requests import ConfirmClusterRequest, TransferRequest
 from bridge.cli.failure import confirm, fail
 from bridge.cli.help.completion import complete_server
 from bridge.cli.node_queries import call_node, confirm_checked, node_option, query_node
@@ -43,7 +42,7 @@ def leave(node: str | None, *, yes: bool, as_json: bool) -> None:
     """Make a node leave the farm and stop."""
     name = query_node(node, _name)
     confirm(f"Make {name} leave the farm and stop until you start it again?", yes=yes)
-    query_node(node, ControlClient.leave)
+    call_node(node, LEAVE)
     end_with_json(LeaveOutput(leaving=True, node=name), as_json=as_json)
     echo(f"{name} leaves the farm and stops.")
 
@@ -96,10 +95,6 @@ def transfer(successor: str | None, to: str | None, node: str | None, *, as_json
     """
     if successor and to:
         raise click.UsageError("name the new leader once: NODE or --to")
-
-    async def hand_over(client: ControlClient) -> str:
-        return await client.transfer(successor or to)
-
-    leader = query_node(node, hand_over)
-    end_with_json(LeaderAnswer(leader), as_json=as_json)
-    echo(f"{leader} is now the leader.")
+    answer = call_node(node, TRANSFER, TransferRequest(successor or to))
+    end_with_json(answer, as_json=as_json)
+    echo(f"{answer.leader} is now the leader.")

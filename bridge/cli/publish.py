@@ -13,14 +13,13 @@ from functools import partial
 import click
 
 from bridge.api.control import CommandAnswer
-from bridge.api.control_routes import COMMANDS_CHECK
+from bridge.api.control_routes import COMMANDS, COMMANDS_CHECK
 from bridge.api.requests import CommandRequest, CostOrder, ExclusionOrder, ForceOrder
 from bridge.cli.help.completion import complete_leaf, complete_master
-from bridge.cli.node_queries import confirm_checked, node_option, query_node
+from bridge.cli.node_queries import call_node, confirm_checked, node_option, query_node
 from bridge.cli.options import DashedCommand, NumberRange, SummaryGroup, json_option, yes_option
 from bridge.cli.printing import echo, print_json
 from bridge.core.log.weights import OPERATOR_BOUNDS, THOUSANDTHS
-from bridge.node.control.client import ControlClient
 
 _LEAST, _MOST = OPERATOR_BOUNDS
 
@@ -77,11 +76,7 @@ def confirm_order(node: str | None, order: CommandRequest, question: str, *, yes
 
 def submit_command(node: str | None, command: CommandRequest, *, as_json: bool) -> CommandAnswer:
     """Submit a command and print its result, or end with the reason."""
-
-    async def submit(client: ControlClient) -> CommandAnswer:
-        return await client.command(command)
-
-    answer = query_node(node, submit)
+    answer = call_node(node, COMMANDS, command)
     if as_json:
         print_json(answer)
     else:

@@ -34,7 +34,7 @@ from bridge.api.alarms import by_gravity
 from bridge.api.entry_words import Names
 from bridge.api.json import DocumentError
 from bridge.api.observations.history import HistoryAnswer
-from bridge.api.requests import CommandRequest, ExclusionOrder
+from bridge.api.requests import CommandRequest, ExclusionOrder, NodeRequest, TransferRequest
 from bridge.api.trace import TraceEvent
 from bridge.api.view import AlarmView, FarmView, FollowerView, LocalFarmView, best_view
 from bridge.api.words import eviction_lines
@@ -470,12 +470,14 @@ def _done(order: Order) -> Callable[[ControlClient], Awaitable[str]]:
     async def carry_out(client: ControlClient) -> str:
         match order:
             case Transfer(name):
-                return f"{await client.transfer(name)} is now the leader."
+                return f"{(await client.call(routes.TRANSFER, TransferRequest(name))).leader} is now the leader."
             case Exclude(destinations, excluded):
                 texts = []
                 for number, each in enumerate(destinations):
                     try:
-                        answer = await client.command(CommandRequest(exclusion=ExclusionOrder(each, excluded)))
+                        answer = await client.call(
+                            routes.COMMANDS, CommandRequest(exclusion=ExclusionOrder(each, excluded))
+                        )
                     except ControlError as error:
                         unchanged = len(destinations) - number
                         texts.append(
@@ -485,9 +487,9 @@ def _done(order: Order) -> Callable[[ControlClient], Awaitable[str]]:
                     texts.append(answer.text)
                 return "\n".join(texts)
             case Evict(node_id, _):
-                return "\n".join(eviction_lines(await client.evict_node(node_id)))
+                return "\n".join(eviction_lines(await client.call(routes.NODES_EVICT, NodeRequest(node_id))))
             case Leave(name):
-                await client.leave()
+                await client.call(routes.LEAVE)
                 return f"{name} leaves the farm and stops."
             case Quit():
                 return ""

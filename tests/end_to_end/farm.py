@@ -26,7 +26,9 @@ import msgspec
 import psutil
 
 from bridge.api.control import SubmitAnswer
+from bridge.api.control_routes import TRANSFER
 from bridge.api.log import EntryKind, LogEntryView
+from bridge.api.requests import TransferRequest
 from bridge.api.view import FarmView, RaftRole
 from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError, ask_blocking
@@ -328,7 +330,7 @@ class Farm:
         def other_leader() -> Node | None:
             found = self.leader()
             if found is node:
-                node.ask(lambda client: client.transfer())
+                node.ask(lambda client: client.call(TRANSFER, TransferRequest()))
             return found if found is not node else None
 
         return self.wait_until(other_leader, START_BOUND_S, f"a node other than {node.name} leads")

@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bridge.api.control_routes import TRANSFER
+from bridge.api.requests import TransferRequest
 from bridge.api.view import Phase, RaftRole
 from bridge.core.formation.founding import FormationNotice, FormationState, Founder, Founding
 from bridge.node.membership.admissions import FILE_NAME, AdmissionFile
@@ -75,7 +77,7 @@ def led_by(farm: Farm, node: Node) -> None:
     def leads() -> bool:
         leader = farm.leader()
         if leader is not None and leader is not node:
-            leader.ask(lambda client: client.transfer(node.name))
+            leader.ask(lambda client: client.call(TRANSFER, TransferRequest(node.name)))
         return leader is node
 
     farm.wait_until(leads, START_BOUND_S, f"{node.name} leads")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bridge.api.control_routes import TRANSFER
+from bridge.api.requests import TransferRequest
 from bridge.node.app import CLOSE_SECONDS
 from tests.end_to_end import forking, hung_disk
 from tests.end_to_end.farm import END_BOUND_S, START_BOUND_S, Farm, Node, local_farm, tail
@@ -219,7 +221,7 @@ def led_by(farm: Farm, node: Node) -> None:
 def _hand_over(farm: Farm, node: Node) -> bool:
     leader = farm.leader()
     if leader is not None:
-        leader.ask(lambda client: client.transfer(node.name))
+        leader.ask(lambda client: client.call(TRANSFER, TransferRequest(node.name)))
     return False
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from bridge.api.control_routes import LEAVE
 from bridge.api.view import FarmView
 from consensus.protocols.garlic_farm.node.connectors import HttpProxy, I2pConnector
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
@@ -49,7 +50,7 @@ def test_farm_over_i2p_changes_members_through_proxy(tmp_path: Path) -> None:
         farm.wait_settled()
         # Then it is a server like the others, and it is removed after it leaves
         assert new_node.submit({"mark": "two"}).index is not None
-        new_node.ask(lambda client: client.leave())
+        new_node.ask(lambda client: client.call(LEAVE))
         new_node.wait_end(START_BOUND_S)
         three.wait_until(lambda: len(leader.view().raft.voters) == 3, START_BOUND_S, "the leaving node is removed")
         # And a killed server is dead in the views, and alive under the same Raft id after its restart

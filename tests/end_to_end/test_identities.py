@@ -9,9 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from bridge.api.control import IdentityView, SubmitOutcome
-from bridge.api.control_routes import NODES
+from bridge.api.control_routes import KEYS, NODES
 from bridge.api.view import RaftRole
-from bridge.node.control.client import ControlClient
 from bridge.node.raft.storage_note import RAFT_DIRECTORY
 from consensus.storage.directory import Directory
 from consensus.storage.hard_state import HardStateFile
@@ -78,7 +77,7 @@ def test_node_without_state_joins_from_backup_after_approval(farm: Farm, tmp_pat
 
 
 def test_evicted_node_stays_excluded_while_offline_node_returns(farm: Farm) -> None:
-    before, era = voters(farm.nodes[0]), farm.nodes[0].ask(ControlClient.keys).era or 0
+    before, era = voters(farm.nodes[0]), farm.nodes[0].ask(lambda client: client.call(KEYS)).era or 0
     stolen = add_node(farm, "node-4")
     farm.wait_until(lambda: len(voters(stolen)) == 4, START_BOUND_S, "the fourth node votes")
     leader = farm.led_by_another(stolen)
@@ -114,10 +113,10 @@ def test_evicted_node_stays_excluded_while_offline_node_returns(farm: Farm) -> N
     assert nodes(leader)[stolen_id].standing == "evicted"
 
     def primaries() -> set[str]:
-        return {node.ask(lambda client: client.keys()).primary for node in farm.nodes}
+        return {node.ask(lambda client: client.call(KEYS)).primary for node in farm.nodes}
 
     farm.wait_until(lambda: len(primaries()) == 1, START_BOUND_S, "all nodes have the new key")
-    assert stolen.ask(lambda client: client.keys()).primary not in primaries()
+    assert stolen.ask(lambda client: client.call(KEYS)).primary not in primaries()
     assert offline.submit({"mark": "without it"}).outcome is SubmitOutcome.COMMITTED
     stolen.kill()
 

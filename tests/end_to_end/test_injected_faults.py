@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from bridge.api.control_routes import TRANSFER
+from bridge.api.requests import TransferRequest
 from bridge.node.control.client import ControlError
 from tests.effort import IS_SOAK
 from tests.end_to_end.farm import Farm, call, local_farm, tail
@@ -109,7 +111,7 @@ def use(farm: Farm) -> None:
         node.view,
         lambda: node.metric("garlicfarm_alarms"),
         lambda: node.submit({"mark": "with errors"}),
-        lambda: node.ask(lambda client: client.transfer()),
+        lambda: node.ask(lambda client: client.call(TRANSFER, TransferRequest())),
         node.entries,
     ):
         try:

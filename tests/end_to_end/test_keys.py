@@ -11,6 +11,7 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.api.control import SubmitOutcome
+from bridge.api.control_routes import KEYS, LEAVE
 from bridge.node.local.farm_files import LOOPBACK
 from bridge.node.security.key_files import load_farm_key
 from bridge.wire.keys.farm_key import FarmKey
@@ -112,7 +113,7 @@ def test_node_with_retired_key_joins_after_export_of_key(farm: Farm, tmp_path: P
             lambda: len(new_node.view().members) == 4, START_BOUND_S, "the new node has discovered the farm"
         )
         farm.wait_until(lambda: alarms(new_node) == {}, START_BOUND_S, "the alarms of the new node have ended")
-        new_node.ask(lambda client: client.leave())
+        new_node.ask(lambda client: client.call(LEAVE))
         farm.wait_until(lambda: not new_node.running, START_BOUND_S, "the new node has left")
 
 
@@ -194,7 +195,7 @@ def test_replaced_keys_invalidate_copied_key_file(farm: Farm, tmp_path: Path) ->
         assert login(node, copied) is None
     before = farm.wait_settled().view()
     leader = farm.wait_settled()
-    era = leader.ask(lambda client: client.keys()).era or 0
+    era = leader.ask(lambda client: client.call(KEYS)).era or 0
     listed = json.loads(call("node", "list", "--json", "--node", leader.directory).stdout)["nodes"]
     admitted = [each["name"] for each in listed if each["standing"] == "member"]
     offline = next(node for node in farm.nodes if node is not leader)
@@ -234,7 +235,7 @@ def test_node_offline_during_forced_rotation_rejoins(farm: Farm) -> None:
     offline = farm.nodes[2]
     offline.kill()
     farm.wait_until(
-        lambda: farm.nodes[0].ask(lambda client: client.keys()).absent == (offline.name,),
+        lambda: farm.nodes[0].ask(lambda client: client.call(KEYS)).absent == (offline.name,),
         START_BOUND_S,
         "the killed node is listed as absent",
     )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from bridge.api.control_routes import LEAVE
 from bridge.api.view import Phase, RaftRole, ServerRole
 from tests.end_to_end.farm import LEADER_BOUND_S, START_BOUND_S, Farm, Node, call, exported_key, local_farm
 from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
@@ -62,7 +63,7 @@ def fourth_of(farm: Farm) -> Node:
 def leave_three(farm: Farm) -> None:
     """Reduce the farm to the founders, if an earlier test has added a fourth voter. The next test starts it again."""
     for fourth in farm.nodes[3:]:
-        fourth.ask(lambda client: client.leave())
+        fourth.ask(lambda client: client.call(LEAVE))
         assert fourth.wait_end(START_BOUND_S) == 0
         farm.wait_until(lambda: len(voters(farm.nodes[0])) == 3, START_BOUND_S, "the fourth voter is removed")
 
@@ -70,7 +71,7 @@ def leave_three(farm: Farm) -> None:
 def test_node_leaving_minimal_farm_stays_voter(farm: Farm) -> None:
     leave_three(farm)
     leaving = farm.nodes[2]
-    leaving.ask(lambda client: client.leave())
+    leaving.ask(lambda client: client.call(LEAVE))
     assert leaving.wait_end(START_BOUND_S) == 0
 
     def is_reported() -> bool:
@@ -92,7 +93,7 @@ def test_leaving_node_removes_its_leaf_before_report_is_stale(farm: Farm) -> Non
     farm.wait_until(lambda: leaves(before), START_BOUND_S, "every leaf is published")
     leaving = next(node for node in farm.nodes[1:] if node.view().publishing[0].publisher_name != node.name)
     raft_id = leaving.view().node.raft_id
-    leaving.ask(lambda client: client.leave())
+    leaving.ask(lambda client: client.call(LEAVE))
 
     def last_report() -> bool:
         return any(

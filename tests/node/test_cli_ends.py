@@ -11,7 +11,6 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from bridge.api.control import WithdrawnAnswer
 from bridge.cli import main as main_module
 from bridge.cli import run as run_command
 from bridge.cli import up as up_command
@@ -194,8 +193,8 @@ def test_up_without_processes_reports_reason(tmp_path: Path, monkeypatch: pytest
 class Founder(Node):
     """A node whose promise can be withdrawn."""
 
-    async def withdraw(self) -> WithdrawnAnswer:
-        return WithdrawnAnswer(withdrawn=True)
+    async def withdraw(self) -> str | None:
+        return None
 
 
 def withdraw(directory: Path, node: Node, *arguments: str) -> Result:

@@ -46,7 +46,7 @@ class MessagingNode(Node):
     def __init__(self) -> None:
         super().__init__()
         self.fake = FakeMessages()
-        self._messages = cast("UserMessages", self.fake)
+        self.messages = cast("UserMessages", self.fake)
         self.trace = EventLog("node-1", lambda: 1_767_225_600_000)
 
     async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:

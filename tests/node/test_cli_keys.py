@@ -53,7 +53,7 @@ def handlers_of(farm: FakeKeys) -> Handlers:
         withdraw=nothing,
         confirm=refused,
         messages=cast("UserMessages", None),
-        current=CurrentFarm(),
+        current_farm=CurrentFarm(),
         stuck=tuple,
         durations=Durations(Histogram()),
         last_verdict=lambda: None,

@@ -162,7 +162,7 @@ def test_refused_command_does_not_prompt(
         await trio.lowlevel.checkpoint()
         raise Refused(409, "too-few-voters", "a farm of 3 keeps that many voters")
 
-    monkeypatch.setattr(node, "check_command", refuse, raising=False)
+    monkeypatch.setattr(node, "_checked", refuse, raising=False)
     for arguments in (("publish", "exclude", "l.b32.i2p"), ("servers", "remove", "node-3"), ("log-time", "back")):
         result = garlicfarm(*arguments, stdin="y\n")
         assert result.exit_code == 1

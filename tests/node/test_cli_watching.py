@@ -167,7 +167,7 @@ def test_round_trips_of_all_nodes_are_listed(
             )
             return QueryAnswer(name, answers, ("node-5",))
 
-    monkeypatch.setattr(node, "_messages", Messages(), raising=False)
+    monkeypatch.setattr(node, "messages", Messages(), raising=False)
     shown = garlicfarm("members", "--rtt")
     assert "3ms" in shown.stdout
     assert "99999999" in shown.stdout

@@ -17,16 +17,14 @@ from trio.socket import from_stdlib_socket
 from bridge.api.control import (
     ClusterAnswer,
     CommandAnswer,
-    ConfirmedAnswer,
     KeysAnswer,
-    LeavingAnswer,
     LogTimeAnswer,
     Refused,
     ServerClock,
     SubmitAnswer,
     SubmitOutcome,
-    WithdrawnAnswer,
 )
+from bridge.api.control_routes import LEAVE
 from bridge.api.events import LEADER_ELECTED
 from bridge.api.json import DOCUMENT_LIMIT_BYTES, encode
 from bridge.api.log import EntryKind, LogEntryView, LogPage
@@ -36,7 +34,7 @@ from bridge.api.view import FarmView
 from bridge.cli.node_queries import find_control_socket
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.control.farm_admin import FarmAdmin
-from bridge.node.control.routes import ControlEvent, Handlers
+from bridge.node.control.routes import Call, ControlEvent, Handlers
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.events.durations import Durations
 from bridge.node.events.event_log import EventLog
@@ -66,10 +64,12 @@ class FakeNode(FarmAdmin):
         self.requests: list[RequestId | None] = []
         self.commands: list[object] = []
         self.reasons: tuple[str, ...] = ()
-        self._stuck = lambda: self.reasons
-        self._last_verdict = lambda: None
-        self._durations = Durations(Histogram())
-        self._withdrawal_refusal = lambda: "this node has not made a promise yet."
+        self.stuck = lambda: self.reasons
+        self.last_verdict = lambda: None
+        self.durations = Durations(Histogram())
+        self.withdrawal_refusal = lambda: "this node has not made a promise yet."
+        self.confirm = _confirmed
+        self.leave = lambda: setattr(self, "leaving", True)
 
     @property
     def handlers(self) -> Handlers:
@@ -111,13 +111,13 @@ class FakeNode(FarmAdmin):
             raise Refused(404, "no-such-voter", "no voter has the name or Raft id 'unknown'; there are node-1, node-2")
         return to or "node-2"
 
-    async def command(self, command: CommandRequest) -> CommandAnswer:
+    async def _command(self, call: Call[CommandRequest]) -> CommandAnswer:
         """Record the command, and grant it."""
         await trio.lowlevel.checkpoint()
-        self.commands.append(json.loads(encode(command)))
+        self.commands.append(json.loads(encode(call.body)))
         return CommandAnswer("cost", 218, "granted")
 
-    async def log_time(self) -> LogTimeAnswer:
+    async def _log_time(self, _: Call[None]) -> LogTimeAnswer:
         """Return the clocks of three servers: one is off, and one is unknown."""
         await trio.lowlevel.checkpoint()
         clocks = (
@@ -127,20 +127,12 @@ class FakeNode(FarmAdmin):
         )
         return LogTimeAnswer(1_767_225_600_000, 1_767_225_590_000, 1_767_225_620_000, agreed=True, clocks=clocks)
 
-    async def withdraw(self) -> WithdrawnAnswer:
-        """Refuse, because this node has not made a promise."""
-        await self.check_withdrawal()
-        raise AssertionError("the check refuses")
+    async def withdraw(self) -> str | None:
+        return self.withdrawal_refusal()
 
-    async def confirm_cluster(self, cluster_id: str) -> ConfirmedAnswer:
-        if cluster_id != bytes(16).hex():
-            raise Refused(409, "not-confirmed", f"no member reports cluster {cluster_id}")
-        return ConfirmedAnswer(cluster_id)
 
-    async def leave(self) -> LeavingAnswer:
-        await trio.lowlevel.checkpoint()
-        self.leaving = True
-        return LeavingAnswer(leaving=True)
+async def _confirmed(cluster_id: bytes) -> str | None:
+    return None if cluster_id == bytes(16) else f"no member reports cluster {cluster_id.hex()}"
 
 
 @asynccontextmanager
@@ -251,7 +243,7 @@ async def test_submission_without_json_object_is_refused(tmp_path: Path, body: b
 async def test_leave_reaches_node(tmp_path: Path) -> None:
     node = FakeNode()
     async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
-        await client.leave()
+        await client.call(LEAVE)
     assert node.leaving
 
 

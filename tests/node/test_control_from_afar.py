@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from bridge.api.control_routes import LEAVE
 from bridge.cli.main import cli
 from bridge.node.control import control_certificate as control_certificate_module
 from bridge.node.control.access import open_remote_access
@@ -66,9 +67,9 @@ async def test_remote_client_has_permissions_of_its_token(tmp_path: Path) -> Non
             assert await client.view() == node.current
             assert (await client.cluster()).leader_name == "node-1"
             with pytest.raises(ControlError, match="this token only reads"):
-                await client.leave()
+                await client.call(LEAVE)
         async with ControlClient(remote_of(url, tmp_path, "control.admin.token")) as client:
-            await client.leave()
+            await client.call(LEAVE)
         assert node.leaving
 
 

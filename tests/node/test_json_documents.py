@@ -38,7 +38,6 @@ from bridge.api.control import (
     ServerClock,
     SubmitAnswer,
     SubmitOutcome,
-    WithdrawnAnswer,
 )
 from bridge.api.json import encode
 from bridge.api.log import EntryKind, LogEntryView, LogPage
@@ -145,8 +144,8 @@ class FarmNode(Node):
         """Return the leader's view."""
         return farm_view()
 
-    async def withdraw(self) -> WithdrawnAnswer:
-        return WithdrawnAnswer(withdrawn=True)
+    async def withdraw(self) -> str | None:
+        return None
 
     async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
         del first, limit, wait_ms, linearizable

@@ -11,12 +11,14 @@ from msgspec.structs import replace
 from trio.testing import MockClock
 
 from bridge.api.control import Refused, SubmitOutcome
+from bridge.api.control_routes import LEAVE, WITHDRAW
 from bridge.api.log import LogPage
 from bridge.api.verdict import REACH_LEADER
 from bridge.api.view import FarmView, VerdictKind
 from bridge.core.log.fields import ENTRY_LIMIT_BYTES
 from bridge.core.log.records import Clock, Publication
 from bridge.node.control.farm_admin import QUORUM_PATIENCE_S, FarmAdmin
+from bridge.node.control.routes import Call, Request
 from bridge.node.events.durations import Durations
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
 from bridge.node.membership.user_messages import UserMessages
@@ -55,7 +57,7 @@ def port_of(
         withdraw=_nothing_to_withdraw,
         confirm=_nothing_to_confirm,
         messages=cast("UserMessages", None),
-        current=current or CurrentFarm(),
+        current_farm=current or CurrentFarm(),
         stuck=tuple,
         durations=Durations(Histogram()),
         last_verdict=lambda: None,
@@ -266,10 +268,10 @@ async def test_cluster_reply_prefers_announced_endpoints() -> None:
 async def test_leave_and_withdraw_are_forwarded() -> None:
     left: list[bool] = []
     port = port_of(Stage(), left)
-    await port.leave()
+    await port.handlers[LEAVE](Call(Request("POST", LEAVE.path), None))
     assert left == [True]
     with pytest.raises(Refused, match="this node has not made a promise yet"):
-        await port.withdraw()
+        await port.handlers[WITHDRAW](Call(Request("POST", WITHDRAW.path), None))
 
 
 @pytest.mark.parametrize("has_verdict", [False, True])
@@ -282,6 +284,6 @@ async def test_probe_uses_existing_verdict(*, has_verdict: bool) -> None:
         views.append(farm_view(2, leader=1))
         return views[-1]
 
-    port._make_view, port._last_verdict = make_view, lambda: last if has_verdict else None
+    port.make_view, port.last_verdict = make_view, lambda: last if has_verdict else None
     assert await port._verdict() == last
     assert len(views) == (0 if has_verdict else 1)

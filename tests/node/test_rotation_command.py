@@ -1,39 +1,36 @@
 """`keys rotate`: every step reaches all members before the next one, and the farm works after any interruption."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 from msgspec import UNSET
 
 from bridge.api.control import KeysAnswer, Refused
+from bridge.api.control_routes import Route
+from bridge.api.json import RequestBody
 from bridge.api.outputs import RotationOutput
 from bridge.cli.keys.rotation import RotationError, rotate
-from bridge.node.control.client import ControlError
+from bridge.node.control.client import NO_QUERY, ControlClient, ControlError
+from bridge.node.control.routes import Call, Request
 from gossip.core.keyring import key_id
 from tests.node.fake_keys import FakeKeys
 from tests.node.gossip_farm import in_simulated_time
 
 
-class Client:
+class Client(ControlClient):
     """A control client of the fake farm."""
 
     def __init__(self, farm: FakeKeys) -> None:
         self.farm = farm
         self.progress: list[str] = []
 
-    async def keys(self) -> KeysAnswer:
-        return await self.farm.listing()
-
-    async def install_key(self) -> str:
-        return await self.farm.install()
-
-    async def use_key(self, key: str, *, force: bool = False) -> None:
-        await self._step(self.farm.use(key, force=force))
-
-    async def remove_key(self, key: str, *, force: bool = False) -> None:
-        await self._step(self.farm.remove(key, force=force))
-
-    async def _step(self, step: object) -> None:
+    async def call(
+        self, route: Route[Any], body: RequestBody | None = None, query: Mapping[str, int] = NO_QUERY
+    ) -> Any:
+        del query
         try:
-            await step  # type: ignore[misc] # one of the two coroutines above
+            return await self.farm.handlers[route](Call(Request(route.method, route.path), body))
         except Refused as error:
             raise ControlError(f"the node refused: {error}") from error
 

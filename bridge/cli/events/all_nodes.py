@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from bridge.api.control_routes import VIEWS
+from bridge.api.control_routes import QUERY, VIEWS
 from bridge.api.observations.perspectives import NodePerspective, disagreements
 from bridge.api.outputs import RoundTripsOutput, RoundTripView
 from bridge.api.printable import duration, known, milliseconds_text
@@ -50,7 +50,7 @@ def _servers(each: NodePerspective) -> str:
 
 async def _round_trips(client: ControlClient) -> RoundTripsOutput:
     """Query every node by gossip for its round trips; the names come from this node."""
-    answer = await client.query(QueryRequest(ROUND_TRIPS_QUERY, "", QUERY_TIMEOUT_MS))
+    answer = await client.call(QUERY, QueryRequest(ROUND_TRIPS_QUERY, "", QUERY_TIMEOUT_MS))
     names = {member.node_id: member.name for member in (await client.view()).members}
     rows = []
     for each in answer.answers:

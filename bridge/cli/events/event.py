@@ -10,7 +10,7 @@ import sys
 import click
 
 from bridge.api.control import QueryAnswer
-from bridge.api.control_routes import EVENT
+from bridge.api.control_routes import EVENT, QUERY
 from bridge.api.events import event_text
 from bridge.api.printable import clock_text
 from bridge.api.requests import QUERY_TIMEOUT_LIMIT_MS, QUERY_TIMEOUT_MS, EventRequest, QueryRequest
@@ -59,7 +59,7 @@ def query(name: str, payload: str, node: str | None, *, timeout_s: float, as_jso
     only records other queries in its trace.
     """
     request = QueryRequest(name, payload, round(timeout_s * 1000))
-    answer = query_node(node, lambda client: client.query(request))
+    answer = call_node(node, QUERY, request)
     end_with_json(answer, as_json=as_json)
     _print_answers(answer)
 

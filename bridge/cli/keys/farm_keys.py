@@ -11,8 +11,17 @@ from pathlib import Path
 
 import click
 
-from bridge.api.control import FarmKeyState, FarmKeyView, KeyAnswer, KeysAnswer
-from bridge.api.control_routes import KEYS, KEYS_EXPORT, KEYS_REMOVE_CHECK, KEYS_REPLACE, KEYS_REPLACE_CHECK
+from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer
+from bridge.api.control_routes import (
+    KEYS,
+    KEYS_EXPORT,
+    KEYS_INSTALL,
+    KEYS_REMOVE,
+    KEYS_REMOVE_CHECK,
+    KEYS_REPLACE,
+    KEYS_REPLACE_CHECK,
+    KEYS_USE,
+)
 from bridge.api.outputs import (
     CurveKeyOutput,
     KafkaUserOutput,
@@ -287,8 +296,9 @@ def install(node: str | None, *, as_json: bool) -> None:
 
     The first step of a rotation: the node makes a random key; members do not seal with it yet.
     """
-    key = query_node(node, ControlClient.install_key)
-    end_with_json(KeyAnswer(key), as_json=as_json)
+    answer = call_node(node, KEYS_INSTALL)
+    end_with_json(answer, as_json=as_json)
+    key = answer.key
     echo(f"Key {key} is created and installed, and spreads to all members.")
     echo(f"When `garlicfarm keys list` shows it at all members:  garlicfarm keys use {key}")
 
@@ -303,8 +313,7 @@ def use(key: str, node: str | None, *, force: bool, as_json: bool) -> None:
 
     KEY is the id of an installed key, from `list`. The previous key still opens datagrams.
     """
-    query_node(node, lambda client: client.use_key(key, force=force))
-    end_with_json(KeyAnswer(key), as_json=as_json)
+    end_with_json(call_node(node, KEYS_USE, KeyRequest(key, force)), as_json=as_json)
     echo(f"Key {key} is in use; the previous key still opens datagrams.")
     echo("When `garlicfarm keys list` shows it in use everywhere:  garlicfarm keys remove OLD_KEY")
 
@@ -320,10 +329,9 @@ def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool)
 
     KEY is the id of an installed key that is not in use. A removed key cannot be installed again.
     """
-    ask, question = partial(query_node, node), f"Remove key {key}, so that every member refuses it permanently?"
-    confirm_checked(ask, KEYS_REMOVE_CHECK, KeyRequest(key, force), question, yes=yes)
-    ask(lambda client: client.remove_key(key, force=force))
-    end_with_json(KeyAnswer(key), as_json=as_json)
+    request, question = KeyRequest(key, force), f"Remove key {key}, so that every member refuses it permanently?"
+    confirm_checked(partial(query_node, node), KEYS_REMOVE_CHECK, request, question, yes=yes)
+    end_with_json(call_node(node, KEYS_REMOVE, request), as_json=as_json)
     echo(f"Key {key} is removed: a node that has only this one is refused, and raises the alarm key-retired.")
 
 

@@ -14,34 +14,19 @@ Otherwise an earlier rotation made this key and did not use it, so the command m
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import trio
 from msgspec import Struct
 
 from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer
+from bridge.api.control_routes import KEYS, KEYS_INSTALL, KEYS_REMOVE, KEYS_USE
 from bridge.api.outputs import RotationOutput
-from bridge.node.control.client import ControlError
+from bridge.api.requests import KeyRequest
+from bridge.node.control.client import ControlClient, ControlError
 from consensus import counted
 
 QUERY_INTERVAL_S = 0.5
 _AGAIN = "run `garlicfarm keys rotate` again: it continues from here"
-
-
-class KeyClient(Protocol):
-    """The methods of `ControlClient` for a rotation."""
-
-    async def keys(self) -> KeysAnswer:
-        """Return the ring, and the members without it."""
-
-    async def install_key(self) -> str:
-        """Make all members open datagrams with a new key; return its id."""
-
-    async def use_key(self, key: str, *, force: bool = False) -> None:
-        """Make all members seal with an installed key."""
-
-    async def remove_key(self, key: str, *, force: bool = False) -> None:
-        """Make all members refuse a key."""
 
 
 class RotationError(Exception):
@@ -51,7 +36,7 @@ class RotationError(Exception):
 class Rotation(Struct, eq=False, kw_only=True):
     """One rotation. `report` gets a line at each step, and while a step waits."""
 
-    client: KeyClient
+    client: ControlClient
     report: Callable[[str], None]
     timeout_s: float
     force: bool
@@ -63,7 +48,7 @@ class Rotation(Struct, eq=False, kw_only=True):
         if before.primary != key:
             missing = partial(_without, key)
             await self._until(f"key {key} is installed", missing, "The old key is still in use")
-            await self.client.use_key(key, force=self.force)
+            await self.client.call(KEYS_USE, KeyRequest(key, self.force))
         used = await self._until(f"key {key} is in use", partial(_not_using, key), "The old key still opens datagrams")
         removed = await self._remove_older(used, key)
         done = await self._until(
@@ -93,7 +78,7 @@ class Rotation(Struct, eq=False, kw_only=True):
                 " opens datagrams."
             )
             return before.primary
-        key = await self.client.install_key()
+        key = (await self.client.call(KEYS_INSTALL)).key
         self.report(f"Key {key} is created and installed.")
         return key
 
@@ -102,7 +87,7 @@ class Rotation(Struct, eq=False, kw_only=True):
         installed = (each for each in now.keys if each.state is FarmKeyState.INSTALLED)
         older = tuple(each.key_id for each in installed if each.since <= since)
         for each in older:
-            await self.client.remove_key(each, force=self.force)
+            await self.client.call(KEYS_REMOVE, KeyRequest(each, self.force))
             self.report(f"Key {each} is removed.")
         return older
 
@@ -111,7 +96,7 @@ class Rotation(Struct, eq=False, kw_only=True):
         deadline = trio.current_time() + self.timeout_s
         reported: tuple[str, ...] = ()
         while True:
-            now = await self.client.keys()
+            now = await self.client.call(KEYS)
             missing = tuple(dict.fromkeys(behind(now)))
             if not missing:
                 self.report(f"  {what} at {now.members} of {counted(now.members, 'member')}")
@@ -141,9 +126,11 @@ class Rotation(Struct, eq=False, kw_only=True):
         )
 
 
-async def rotate(client: KeyClient, report: Callable[[str], None], timeout_s: float, *, force: bool) -> RotationOutput:
+async def rotate(
+    client: ControlClient, report: Callable[[str], None], timeout_s: float, *, force: bool
+) -> RotationOutput:
     """Rotate. After the first query, a missing response ends the rotation like a refusal, with the remedy."""
-    before = await client.keys()
+    before = await client.call(KEYS)
     try:
         return await Rotation(client=client, report=report, timeout_s=timeout_s, force=force).run(before)
     except KeyboardInterrupt:

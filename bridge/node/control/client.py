@@ -19,27 +19,10 @@ from urllib.parse import urlencode
 from msgspec import Struct
 
 from bridge.api import control_routes as routes
-from bridge.api.control import (
-    WAIT_LIMIT_MS,
-    CheckedAnswer,
-    ClusterAnswer,
-    CommandAnswer,
-    KeysAnswer,
-    NodeEvicted,
-    QueryAnswer,
-    RefusalAnswer,
-    SubmitAnswer,
-)
+from bridge.api.control import WAIT_LIMIT_MS, CheckedAnswer, ClusterAnswer, RefusalAnswer, SubmitAnswer
 from bridge.api.control_routes import Route
 from bridge.api.json import DOCUMENT_LIMIT_BYTES, DocumentError, RequestBody, decode, encode
 from bridge.api.log import LogPage
-from bridge.api.requests import (
-    CommandRequest,
-    KeyRequest,
-    NodeRequest,
-    QueryRequest,
-    TransferRequest,
-)
 from bridge.api.trace import EventPage, TraceEvent
 from bridge.api.view import FarmView
 from bridge.node.control.connections.connection import (
@@ -155,10 +138,6 @@ class ControlClient:
             return decode(body, SubmitAnswer)
         raise self._refused(status, body)
 
-    async def command(self, command: CommandRequest) -> CommandAnswer:
-        """Have an operator's command carried out; raise `ControlError` with the reason of a refusal."""
-        return await self.call(routes.COMMANDS, command)
-
     async def check(self, route: Route[CheckedAnswer], order: RequestBody | None) -> None:
         """Raise `ControlError` if the node would refuse this order; `route` only checks the order.
 
@@ -168,44 +147,12 @@ class ControlClient:
         if status in REFUSED and not _lacks_check(body):
             raise self._refused(status, body)
 
-    async def query(self, query: QueryRequest) -> QueryAnswer:
-        """Send a query to all nodes; return when all have replied, or after the query's timeout."""
-        return await self.call(routes.QUERY, query)
-
-    async def leave(self) -> None:
-        """Have the node leave the farm and stop."""
-        await self.call(routes.LEAVE)
-
-    async def transfer(self, to: str | None = None) -> str:
-        """Transfer leadership, to the named node if given; return the leader. Raise `ControlError` if it fails."""
-        return (await self.call(routes.TRANSFER, TransferRequest(to))).leader
-
-    async def evict_node(self, node: str, *, force: bool = False) -> NodeEvicted:
-        """Evict an identity and replace all keys; return the result."""
-        return await self.call(routes.NODES_EVICT, NodeRequest(node, force))
-
     async def backup(self) -> bytes:
         """Return the bytes of a backup file. It is not JSON, and has a higher size limit."""
         status, answer = await self.request(routes.BACKUP.method, routes.BACKUP.path, limit_bytes=BACKUP_LIMIT_BYTES)
         if status not in DONE:
             raise self._refused(status, answer)
         return answer
-
-    async def keys(self) -> KeysAnswer:
-        """Return the node's key ring, and the members with another ring or without a reply."""
-        return await self.call(routes.KEYS)
-
-    async def install_key(self) -> str:
-        """Have every member open datagrams with a new key; return its id."""
-        return (await self.call(routes.KEYS_INSTALL)).key
-
-    async def use_key(self, key: str, *, force: bool = False) -> None:
-        """Have every member seal datagrams with an installed key."""
-        await self.call(routes.KEYS_USE, KeyRequest(key, force))
-
-    async def remove_key(self, key: str, *, force: bool = False) -> None:
-        """Have every member refuse datagrams with a key."""
-        await self.call(routes.KEYS_REMOVE, KeyRequest(key, force))
 
     async def _bytes(
         self, route: Route[Any], body: RequestBody | None = None, query: Mapping[str, int] = NO_QUERY

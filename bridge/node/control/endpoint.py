@@ -103,7 +103,7 @@ async def control_endpoint(
         withdraw=node.forming.withdraw,
         confirm=node.forming.confirm,
         messages=node.user_messages,
-        current=current,
+        current_farm=current,
         durations=node.durations,
         stuck=verdicts.stuck,
         last_verdict=verdicts.last,

@@ -6,6 +6,7 @@ reader. A request for the view builds it from the present state of the node.
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 
@@ -69,40 +70,23 @@ QUORUM_PATIENCE_S = 2.0
 """Longest wait of a request for a leader, in seconds."""
 
 
+@dataclass(eq=False, kw_only=True)
 class FarmAdmin:
     """The handlers of one node."""
 
-    def __init__(
-        self,
-        *,
-        make_view: Callable[[], FarmView],
-        trace: EventLog,
-        leave: Callable[[], None],
-        withdrawal_refusal: Callable[[], str | None],
-        withdraw: Callable[[], Awaitable[str | None]],
-        confirm: Callable[[bytes], Awaitable[str | None]],
-        messages: UserMessages,
-        current: CurrentFarm,
-        stuck: Callable[[], tuple[str, ...]],
-        durations: Durations,
-        last_verdict: Callable[[], VerdictView | None],
-    ) -> None:
-        """Set the sources of replies.
-
-        `stuck` returns the failures of this process that a restart would repair, as text. `last_verdict` returns the
-        verdict of the node's last check, for health probes: building a view for each one would be too expensive.
-        """
-        self._make_view = make_view
-        self._trace = trace
-        self._leave = leave
-        self._withdrawal_refusal = withdrawal_refusal
-        self._withdraw = withdraw
-        self._confirm = confirm
-        self._messages = messages
-        self._current = current
-        self._stuck = stuck
-        self._durations = durations
-        self._last_verdict = last_verdict
+    make_view: Callable[[], FarmView]
+    trace: EventLog
+    leave: Callable[[], None]
+    withdrawal_refusal: Callable[[], str | None]
+    withdraw: Callable[[], Awaitable[str | None]]
+    confirm: Callable[[bytes], Awaitable[str | None]]
+    messages: UserMessages
+    current_farm: CurrentFarm
+    stuck: Callable[[], tuple[str, ...]]
+    """Returns the failures of this process that a restart would repair, as text."""
+    durations: Durations
+    last_verdict: Callable[[], VerdictView | None]
+    """Returns the verdict of the node's last check, for health probes: building a view for each is too expensive."""
 
     @property
     def handlers(self) -> Handlers:
@@ -113,45 +97,45 @@ class FarmAdmin:
             routes.LOG: self._log,
             routes.EVENTS: lambda call: self.read_events(*_page(call.numbers)),
             routes.METRICS: self._metrics,
-            routes.HEALTHZ: lambda _: self.health(),
-            routes.READYZ: lambda _: self._readiness(),
+            routes.HEALTHZ: self._health,
+            routes.READYZ: self._readiness,
             routes.STREAM: self._stream,
-            routes.LOG_TIME: lambda _: self.log_time(),
+            routes.LOG_TIME: self._log_time,
             routes.SUBMIT: self._submit_entry,
-            routes.COMMANDS: lambda call: self.command(call.body),
+            routes.COMMANDS: self._command,
             routes.COMMANDS_CHECK: self._check_command,
             routes.EVENT: self._send_event,
             routes.QUERY: self._query,
-            routes.LEAVE: lambda _: self.leave(),
-            routes.WITHDRAW: lambda _: self.withdraw(),
-            routes.WITHDRAW_CHECK: lambda _: self.check_withdrawal(),
+            routes.LEAVE: self._begin_leaving,
+            routes.WITHDRAW: self._withdraw_promise,
+            routes.WITHDRAW_CHECK: self._check_withdrawal,
             routes.CONFIRM_CLUSTER: self._confirm_cluster,
             routes.TRANSFER: self._transfer,
         }
 
     async def view(self) -> FarmView:
         """Return the present view of the farm."""
-        return self._make_view()
+        return self.make_view()
 
     async def _metrics(self, _: Call[None]) -> Answer:
         # Imported here: the library needs 2.4 MB, and only a scraped node needs it. The import is slow, so it runs in a
         # thread and does not block the event loop.
         module = await trio.to_thread.run_sync(import_module, "bridge.node.control.metrics")
         exposition: Callable[..., bytes] = module.exposition
-        return Answer(200, exposition(await self.view(), self._durations), METRICS_TYPE)
+        return Answer(200, exposition(await self.view(), self.durations), METRICS_TYPE)
 
-    async def health(self) -> Answer:
+    async def _health(self, _: Call[None]) -> Answer:
         """Report if this process works. If it does not, a restart would help."""
-        reasons = self._stuck()
+        reasons = self.stuck()
         document = HealthAnswer(not reasons, reasons, await self._verdict())
         return json_answer(document, 503 if reasons else 200)
 
-    async def _readiness(self) -> Answer:
+    async def _readiness(self, _: Call[None]) -> Answer:
         verdict = await self._verdict()
         return json_answer(ReadyAnswer(verdict.ready, verdict), 200 if verdict.ready else 503)
 
     async def _verdict(self) -> VerdictView:
-        return self._last_verdict() or (await self.view()).verdict
+        return self.last_verdict() or (await self.view()).verdict
 
     async def _stream(self, call: Call[None]) -> Answer:
         if call.request.method == "HEAD":
@@ -174,24 +158,25 @@ class FarmAdmin:
         return json_answer(answer, OUTCOME_STATUS[answer.outcome])
 
     async def _check_command(self, call: Call[CommandRequest]) -> CheckedAnswer:
-        await self.check_command(call.body)
+        await self._checked(call.body)
         return CheckedAnswer()
 
     async def _send_event(self, call: Call[EventRequest]) -> EventAnswer:
-        return EventAnswer(call.body.name, self._messages.send(call.body.name, call.body.payload))
+        return EventAnswer(call.body.name, self.messages.send(call.body.name, call.body.payload))
 
     async def _query(self, call: Call[QueryRequest]) -> QueryAnswer:
-        return await self._messages.ask(call.body.name, call.body.payload, call.body.timeout_ms / 1000)
+        return await self.messages.ask(call.body.name, call.body.payload, call.body.timeout_ms / 1000)
 
     async def _confirm_cluster(self, call: Call[ConfirmClusterRequest]) -> ConfirmedAnswer:
-        return await self.confirm_cluster(call.body.cluster_id)
+        _require(await self.confirm(bytes.fromhex(call.body.cluster_id)), "not-confirmed")
+        return ConfirmedAnswer(call.body.cluster_id)
 
     async def _transfer(self, call: Call[TransferRequest]) -> LeaderAnswer:
         return LeaderAnswer(await self.transfer(call.body.to))
 
     async def cluster(self) -> ClusterAnswer:
         """Return the leader and the voters."""
-        view = self._make_view()
+        view = self.make_view()
         endpoints: dict[int | None, str | None] = {member.raft_id: member.endpoint for member in view.members}
         raft = view.raft
         return ClusterAnswer(
@@ -219,8 +204,8 @@ class FarmAdmin:
         if linearizable:
             await self.catch_up()
         with trio.move_on_after(wait_ms / 1000), suppress(ServerStoppedError):
-            await (await self._current.founded()).replica.server.wait_applied(start)
-        farm = self._current.farm
+            await (await self.current_farm.founded()).replica.server.wait_applied(start)
+        farm = self.current_farm.farm
         if farm is None:
             return LogPage(first_index=1, last_index=0, commit_index=0, next_index=start)
         server, applied_state = farm.replica.server, farm.applied_state
@@ -245,7 +230,7 @@ class FarmAdmin:
 
     async def catch_up(self) -> None:
         """Apply all entries acknowledged before the call; raise `Refused` with the reason if that fails."""
-        farm = self._current.farm
+        farm = self.current_farm.farm
         if farm is None:
             raise Refused(503, "no-leader", NO_SERVER)
         lost = await self._quorum_lost(farm.replica)
@@ -263,14 +248,14 @@ class FarmAdmin:
 
     async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
         """Return events of the trace from `cursor` on; without any, wait for one for at most `wait_ms`."""
-        return await self._trace.wait(cursor, limit, wait_ms)
+        return await self.trace.wait(cursor, limit, wait_ms)
 
     async def submit(self, entry: bytes, request: RequestId | None = None) -> SubmitAnswer:
         """Have one application entry (a JSON object) committed, here or by the leader, and applied at most once."""
         refusal = entry_refusal(entry)
         if refusal is not None:
             return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=refusal)
-        farm = self._current.farm
+        farm = self.current_farm.farm
         if farm is None:
             return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=NO_SERVER)
         refusal = self._removal_refusal(farm, entry)
@@ -288,7 +273,7 @@ class FarmAdmin:
 
     def _no_quorum(self) -> str | None:
         """Return the reason and the remedy if nothing can be committed now; otherwise None."""
-        verdict = self._make_view().verdict
+        verdict = self.make_view().verdict
         return f"{verdict.text}. Do: {verdict.advice}" if verdict.kind is VerdictKind.NO_QUORUM else None
 
     async def _quorum_lost(self, replica: Replica) -> str | None:
@@ -303,7 +288,7 @@ class FarmAdmin:
 
     def _commands(self, farm: FoundedFarm) -> OperatorCommands:
         submit = partial(self._submit, farm)
-        return OperatorCommands(self._make_view(), farm.applied_state, submit, farm.signer.node_id)
+        return OperatorCommands(self.make_view(), farm.applied_state, submit, farm.signer.node_id)
 
     def _removal_refusal(self, farm: FoundedFarm, entry: bytes) -> str | None:
         record = None if is_plainly_foreign(entry) else decode(entry)
@@ -311,27 +296,24 @@ class FarmAdmin:
             return None
         return self._commands(farm).removal_refusal(record)
 
-    async def command(self, command: CommandRequest) -> CommandAnswer:
+    async def _command(self, call: Call[CommandRequest]) -> CommandAnswer:
         """Have an operator's command committed; raise `Refused` with the reason if it is ineffective."""
+        command = call.body
         commands, need = await self._checked(command)
         if need is not None:
             # Each step takes time and changes the farm's state, so the command is checked again.
-            farm = self._current.required()
+            farm = self.current_farm.required()
             await lead(farm, self.transfer)
             await self._checked(command)
             await reach_level(farm, need)
             commands = await self._current_commands()
         return await commands.grant(command)
 
-    async def check_command(self, command: CommandRequest) -> None:
-        """Raise `Refused` if the node would refuse this command now; nothing is committed."""
-        await self._checked(command)
-
     async def _checked(self, command: CommandRequest) -> tuple[OperatorCommands, OrderLevel | None]:
         """Return the commands, and the level that a removal must first reach, if any; raise `Refused`."""
         commands = await self._current_commands()
         _, record, _ = commands.check(command)
-        farm, level = self._current.required(), kind_of(record).level
+        farm, level = self.current_farm.required(), kind_of(record).level
         if not isinstance(record, Removal) or farm.state.level >= level:
             return commands, None
         need = OrderLevel("removal", record.server_id, level)
@@ -341,14 +323,14 @@ class FarmAdmin:
 
     async def _current_commands(self) -> OperatorCommands:
         """Return the commands; a follower first applies all entries acknowledged before this call."""
-        farm = self._current.required()
+        farm = self.current_farm.required()
         if not farm.replica.leads:
             await self.catch_up()
         return self._commands(farm)
 
-    async def log_time(self) -> LogTimeAnswer:
+    async def _log_time(self, _: Call[None]) -> LogTimeAnswer:
         """Return the farm's time, and the servers' clocks for comparison."""
-        farm = self._current.required()
+        farm = self.current_farm.required()
         applied_state, state = farm.applied_state, farm.state
         judgment = applied_state.judge_clocks(farm.replica.server_id)
         offsets_ms: Mapping[int, int] = {} if judgment is None else judgment.offsets_ms
@@ -364,30 +346,22 @@ class FarmAdmin:
             ),
         )
 
-    async def leave(self) -> LeavingAnswer:
-        """Begin to leave the farm and stop."""
-        self._leave()
+    async def _begin_leaving(self, _: Call[None]) -> LeavingAnswer:
+        self.leave()
         return LeavingAnswer(leaving=True)
 
     async def transfer(self, to: str | None) -> str:
         """Transfer leadership to the given node, or to the most up-to-date voter; return the leader's name."""
-        farm, raft = self._current.required(), self._make_view().raft
+        farm, raft = self.current_farm.required(), self.make_view().raft
         return await order_handover(farm.replica, farm.signer, raft.voters, to, raft.election_timeout_ms)
 
-    async def check_withdrawal(self) -> CheckedAnswer:
-        """Raise `Refused` if the node would refuse a withdrawal now."""
-        _require(self._withdrawal_refusal(), "not-withdrawn")
+    async def _check_withdrawal(self, _: Call[None]) -> CheckedAnswer:
+        _require(self.withdrawal_refusal(), "not-withdrawn")
         return CheckedAnswer()
 
-    async def withdraw(self) -> WithdrawnAnswer:
-        """Withdraw this node's promise to create the farm."""
-        _require(await self._withdraw(), "not-withdrawn")
+    async def _withdraw_promise(self, _: Call[None]) -> WithdrawnAnswer:
+        _require(await self.withdraw(), "not-withdrawn")
         return WithdrawnAnswer(withdrawn=True)
-
-    async def confirm_cluster(self, cluster_id: str) -> ConfirmedAnswer:
-        """Accept this cluster, by its id in hexadecimal, as the node's farm."""
-        _require(await self._confirm(bytes.fromhex(cluster_id)), "not-confirmed")
-        return ConfirmedAnswer(cluster_id)
 
 
 def _require(refusal: str | None, code: str) -> None:

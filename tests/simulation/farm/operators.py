@@ -22,7 +22,19 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.api.control import IdentityView, SubmitOutcome
-from bridge.api.control_routes import INVITATIONS_NEW, KEYS_EXPORT, KEYS_REPLACE, LOG_TIME, NODES, NODES_APPROVE
+from bridge.api.control_routes import (
+    COMMANDS,
+    INVITATIONS_NEW,
+    KEYS,
+    KEYS_EXPORT,
+    KEYS_REPLACE,
+    LEAVE,
+    LOG_TIME,
+    NODES,
+    NODES_APPROVE,
+    NODES_EVICT,
+    TRANSFER,
+)
 from bridge.api.requests import (
     ClientOrder,
     CommandRequest,
@@ -31,6 +43,7 @@ from bridge.api.requests import (
     NodeRequest,
     RemovalOrder,
     ReplaceKeysRequest,
+    TransferRequest,
 )
 from bridge.cli.keys.rotation import RotationError, rotate
 from bridge.cli.recover import _make
@@ -194,7 +207,7 @@ class Operator:
         self._go(name)
         try:
             async with self._world.control(name) as client:
-                await client.leave()
+                await client.call(LEAVE)
         except ControlError as error:
             self._world.note(None, f"operator: {name} does not leave: {error}")
         await self._ended(name)
@@ -206,7 +219,7 @@ class Operator:
 
         async def allow(client: ControlClient) -> None:
             if name not in _servers((await client.call(NODES)).nodes):
-                await client.command(returned)
+                await client.call(COMMANDS, returned)
                 raise ControlError(f"{name} is not a server yet")
 
         await self._ordered(f"allow {name} to join", allow)
@@ -262,7 +275,10 @@ class Operator:
             if not known:
                 raise ControlError(f"{name} is unknown")  # The node may have lost its commit index in a power cut.
             for each in known:
-                if each.standing != "evicted" and not (await client.evict_node(each.id)).keys_replaced:
+                if (
+                    each.standing != "evicted"
+                    and not (await client.call(NODES_EVICT, NodeRequest(each.id))).keys_replaced
+                ):
                     self.wrong.append(f"the eviction of {name} does not replace the keys")
 
         self._go(name)
@@ -274,7 +290,7 @@ class Operator:
         """Hand leadership to a hostile member, then evict it while it lies."""
 
         async def hand_over(client: ControlClient) -> None:
-            await client.transfer(to=name)
+            await client.call(TRANSFER, TransferRequest(name))
 
         await self._settle()
         hostility = Hostility(self._world, self._parts, self._world.hosts[name])
@@ -389,7 +405,7 @@ class Operator:
             raise ControlError("it does not lead")
         ahead_ms = known.log_time_ms - 1000 * (EPOCH_S + self._world.time_s)
         if ahead_ms > needless_ms(self._world.profile.reporting_period_ms):
-            await client.command(CommandRequest(correction=CorrectionOrder()))
+            await client.call(COMMANDS, CommandRequest(correction=CorrectionOrder()))
             raise ControlError(f"log time was {ahead_ms / 1000:.0f} s ahead")
 
     async def _stopped(self, name: str) -> bool:
@@ -418,14 +434,16 @@ class Operator:
         self._clients[name] = ClientKeyFile(f"program-{name}", key)
         public = self._clients[name].public_key
         order = ClientOrder(f"program-{name}", admitted=True, key=public, scopes=(Scope.OPERATOR,))
-        await self._ordered(f"admit client key {name}", lambda client: client.command(CommandRequest(client=order)))
+        await self._ordered(
+            f"admit client key {name}", lambda client: client.call(COMMANDS, CommandRequest(client=order))
+        )
         if reason := await self._ordered(f"submit by {name}", partial(self._submit_signed, name)):
             self.wrong.append(f"an entry of the admitted client key of {name} is refused: {reason}")
 
     async def _remove_client(self, name: str) -> None:
         """Remove the client key; a later entry must not have an effect."""
         order = CommandRequest(client=ClientOrder(f"program-{name}", admitted=False))
-        await self._ordered(f"remove client key {name}", lambda client: client.command(order))
+        await self._ordered(f"remove client key {name}", lambda client: client.call(COMMANDS, order))
         if not await self._ordered(f"submit by {name}", partial(self._submit_signed, name)):
             self.wrong.append(f"an entry of the removed client key of {name} had an effect")
 
@@ -456,7 +474,7 @@ class Operator:
         await self._world.kill(name)
 
         async def rotated(client: ControlClient) -> None:
-            known = await client.keys()
+            known = await client.call(KEYS)
             if set(known.absent) - self.down - self._world.away or known.members + len(known.absent) < len(
                 self._world.members
             ):
@@ -528,7 +546,7 @@ class Operator:
             if missing := wanted - servers:
                 raise ControlError(f"{sorted(missing)} are not servers")
             for each in sorted(servers - wanted):
-                await client.command(CommandRequest(removal=RemovalOrder(each, removed=True)))
+                await client.call(COMMANDS, CommandRequest(removal=RemovalOrder(each, removed=True)))
                 raise ControlError(f"{each} is still a server")
 
         await self._ordered("servers are the members", settled)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from bridge.api.control_routes import COMMANDS_CHECK, NODES
+from bridge.api.control_routes import COMMANDS, COMMANDS_CHECK, NODES
 from bridge.api.requests import CommandRequest, RemovalOrder
 from bridge.api.view import FarmView
 from bridge.core.log.feature_level import FIRST_LEVEL
@@ -34,7 +34,7 @@ async def _refused(world: World, name: str, reason: str) -> None:
         with pytest.raises(ControlError, match=reason):
             await client.check(COMMANDS_CHECK, REMOVE_OLD)
         with pytest.raises(ControlError, match=reason):
-            await client.command(REMOVE_OLD)
+            await client.call(COMMANDS, REMOVE_OLD)
         assert (await client.cluster()).leader_id == leader
         assert (await client.call(NODES)).level == FIRST_LEVEL
         assert (await client.submit(b'{"a": 1}')).accepted
@@ -69,7 +69,7 @@ def test_removal_of_old_server_keeps_the_majority() -> None:
             await _until(world, lambda view: OLD in view.verdict.text)
             async with world.control("node-1") as client:
                 await client.check(COMMANDS_CHECK, REMOVE_OLD)
-                await client.command(REMOVE_OLD)
+                await client.call(COMMANDS, REMOVE_OLD)
             await _until(world, lambda view: len(view.raft.voters) == len(world.hosts) - 1)
             async with world.control("node-1") as client:
                 assert (await client.call(NODES)).level > FIRST_LEVEL

@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from bridge.api.control import CheckedAnswer
-from bridge.api.control_routes import DEBUG, ROUTES
+from bridge.api.control_routes import DEBUG, KEYS, ROUTES
 from bridge.api.view import FarmView
 from bridge.node.security.key_files import load_farm_key
 from bridge.wire.keys.client_key import new_client_key
@@ -153,7 +153,7 @@ async def run_at(line: CommandLine, place: str, cases: tuple[Case, ...], directo
             await trio.sleep(1)  # All members confirm a change of the keys within this time.
         if case.line == "keys install":
             async with line.world.control("node-1") as client:
-                primary = (await client.keys()).primary
+                primary = (await client.call(KEYS)).primary
         name = place if place == LEARNER else voter_that_follows(view)
         words = words_of(case, view, made, primary, directory)
         done = await line.at(name, *words)

@@ -19,7 +19,8 @@ from typing import Final
 import trio
 
 from bridge.api.control import SubmitOutcome
-from bridge.api.requests import CommandRequest, CostOrder, ExclusionOrder
+from bridge.api.control_routes import COMMANDS, TRANSFER
+from bridge.api.requests import CommandRequest, CostOrder, ExclusionOrder, TransferRequest
 from bridge.node.control.client import ControlClient, ControlError
 
 KEYS: Final = 3
@@ -208,15 +209,15 @@ class Client:
         leaf = self._random.choice(leaves) if leaves else None
         async with self._client_of(self._node()) as client:
             if call.kind is Kind.TRANSFER:
-                await client.transfer()
+                await client.call(TRANSFER, TransferRequest())
             elif leaf is None:
                 return
             elif call.kind is Kind.COST:
-                await client.command(CommandRequest(cost=CostOrder(leaf, self._random.choice([0.5, 1.0, 2.0]))))
+                await client.call(COMMANDS, CommandRequest(cost=CostOrder(leaf, self._random.choice([0.5, 1.0, 2.0]))))
             else:
                 excluded = call.kind is Kind.EXCLUDE
                 call.request = leaf
-                await client.command(CommandRequest(exclusion=ExclusionOrder(leaf, excluded)))
+                await client.call(COMMANDS, CommandRequest(exclusion=ExclusionOrder(leaf, excluded)))
         self._calls.answer(call)
 
 
