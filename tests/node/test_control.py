@@ -24,7 +24,7 @@ from bridge.api.control import (
     SubmitAnswer,
     SubmitOutcome,
 )
-from bridge.api.control_routes import LEAVE
+from bridge.api.control_routes import KEYS, LEAVE
 from bridge.api.events import LEADER_ELECTED
 from bridge.api.json import DOCUMENT_LIMIT_BYTES, encode
 from bridge.api.log import EntryKind, LogEntryView, LogPage
@@ -599,7 +599,7 @@ async def test_client_waits_for_members_in_listing_of_keys(
 
     monkeypatch.setattr(node.keys, "listing", surveyed)
     async with served(path, node), ControlClient(path) as client:
-        assert await client.keys() == await listed()
+        assert await client.call(KEYS) == await listed()
 
 
 async def test_client_reports_missing_node(tmp_path: Path) -> None:
