@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import accumulate
+from textwrap import wrap
 from typing import Final
 
 _INVISIBLE: Final = frozenset(
@@ -45,8 +46,10 @@ _HANG: Final = 2
 """Indentation of a continued line, in columns."""
 _CONTINUED: Final = " " * 4
 """The indentation of the second line of a row."""
-_WORD: Final = re.compile(r"( *)((?<=:  ).+|(?:`[^`]*`|[^ ])+)")
-"""A word with the blanks before it. A command in backticks, or after a colon and two blanks, is one word."""
+_WHOLE: Final = re.compile(r"`[^`]*`|(?<=:  ).+")
+"""A command in backticks, or after a colon and two blanks."""
+_BLANK: Final = "\0"
+"""A blank where no line may end; no printable text has this letter."""
 
 
 def printable(text: str) -> str:
@@ -65,16 +68,17 @@ def wrapped(text: str, columns: int, taken: int = 0) -> list[str]:
     """
     if taken + len(text) <= columns:
         return [text]
-    indent = " " * min((taken or _HANG) + len(text) - len(text.lstrip()), columns // 3)
-    lines = [""]
-    for blanks, word in _WORD.findall(text):
-        before = taken if len(lines) == 1 else 0
-        is_only = not lines[-1] and (not taken or len(indent + word) > columns)
-        if is_only or before + len(lines[-1] + blanks + word) <= columns:
-            lines[-1] += blanks + word
-        else:
-            lines.append(indent + word)
-    return lines
+    indent = min((taken or _HANG) + len(text) - len(text.lstrip()), columns // 3)
+    lines = wrap(
+        _WHOLE.sub(lambda found: found[0].replace(" ", _BLANK), text),
+        columns,
+        initial_indent=" " * taken,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    first, *others = (line.replace(_BLANK, " ") for line in lines or [""])
+    return [first[taken:], *others]
 
 
 def table_lines(
