@@ -1,7 +1,7 @@
 """Replays of the committed entries of a trial: the state of the nodes must be a function of the log alone.
 
     whole replay        all entries, applied by a new state machine
-    snapshot and tail   the first half, a snapshot of it, and the second half applied after its restoration
+    snapshot and tail   a quarter, a snapshot of the first half restored over it, and the second half
 
 Each node has its state from a different mixture of live entries, replays after restarts, and snapshots. All states
 must be equal.
@@ -54,11 +54,12 @@ async def replayed(
     ]
     whole, half, restored = (founding.new_state() for _ in range(3))
     if first is not None:
-        for each in (whole, half):
+        for each in (whole, half, restored):
             await each.restore(first.last, _chunks(first.chunks))
     middle = len(entries) // 2
     await whole.apply(begin + 1, tuple(entries))
     await half.apply(begin + 1, tuple(entries[:middle]))
+    await restored.apply(begin + 1, tuple(entries[: middle // 2]))
     at = LogId(begin + middle, entries[middle - 1].term) if middle else LogId(begin, 0) if first is None else first.last
     await restored.restore(at, _chunks(half.snapshot()))
     await restored.apply(begin + middle + 1, tuple(entries[middle:]))
