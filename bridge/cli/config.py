@@ -93,7 +93,7 @@ def export(path: Path, bundle: Path, *, as_json: bool) -> None:
         settings = shared_settings(tomllib.loads(path.read_text(encoding="utf-8")), masters)
         write_private_file(bundle, bundle_text(farm_key, settings))
     end_with_json(BundleOutput(str(bundle), farm_key.label.hex(), settings), as_json=as_json)
-    echo(f"{bundle} holds the farm key and the shared settings; any node that has this file can join the farm.")
+    echo(f"{bundle} holds the farm key and the shared settings; a node with this file can request to join the farm.")
     echo(f"On each node: garlicfarm config import {shlex.quote(bundle.name)} DIRECTORY")
 
 

@@ -99,6 +99,8 @@ def log(
 ) -> None:
     """Print committed entries of the farm's log as sentences. With --watch and --json: one entry on each line.
 
+    A sentence describes the content of an entry, even if the farm refused it; `garlicfarm events` lists the refusals.
+
     `log verify DIR` checks a server's log on disk instead.
     """
     if context.invoked_subcommand is not None:

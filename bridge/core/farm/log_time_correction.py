@@ -83,8 +83,8 @@ def correction_refusal(log_time_ms: int, majority_ms: int, time_ms: int, period_
     ahead_ms = log_time_ms - majority_ms
     if ahead_ms <= needless_ms(period_ms):
         return (
-            f"log time is {abs(ahead_ms) / 1000:.1f} s {'ahead of' if ahead_ms >= 0 else 'behind'} the clocks of a"
-            f" majority of the voters; up to {needless_ms(period_ms) / 1000:.0f} s ahead it waits for them"
+            f"log time is {abs(ahead_ms) / 1000:.1f} s {'ahead of' if ahead_ms >= 0 else 'behind'} the last reported"
+            f" clocks of a majority of the voters; up to {needless_ms(period_ms) / 1000:.0f} s ahead it waits for them"
             " automatically"
         )
     latest_ms = majority_ms + allowance_ms(period_ms)
