@@ -27,6 +27,7 @@ from bridge.node.security.local_trust import facts_about_node
 from bridge.node.settings.bundle import bundle_text
 from bridge.node.settings.configuration import load_configuration
 from bridge.node.settings.places import Places, node_places
+from bridge.node.settings.toml_editor import add_tables
 from bridge.wire.i2p.destination_keys import TRANSIENT_LIFE_S, SigningKey, new_master_key, signing_key_text
 from bridge.wire.keys.farm_key import FarmKey, new_farm_key
 from bridge.wire.keys.invitation import Granted, InviterAddress, Token
@@ -155,6 +156,24 @@ def test_joined_node_receives_its_signing_key(garlicfarm: Call, monkeypatch: pyt
     assert load_signing_key(own.signing_key).destination == master.destination
     again = garlicfarm("keys", "receive", token)
     assert (again.exit_code, "has a master already" in again.stderr) == (1, True)
+
+
+def test_received_key_replaces_destination_of_its_master(garlicfarm: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that joined while the inviter lacked spare keys serves the master without a key."""
+    key, other, file = new_master_key(), new_master_key(), node_places().configuration
+    masters = [{"destination": each.destination.base64, "publish": "auto"} for each in (other, key)]
+    file.write_text(add_tables(file.read_text(), "master", masters))
+    signing_key = key.sign_transient(int(time.time()), TRANSIENT_LIFE_S)
+    token = granting(monkeypatch, load_farm_key(node_places().farm_key), signing_key)
+    refused = garlicfarm("keys", "master", str(file.with_name("new.key")))
+    assert "gets one with `garlicfarm keys receive`" in refused.stderr
+    done = garlicfarm("keys", "receive", token)
+    assert done.exit_code == 0, done.output
+    first, second = load_configuration(file, try_files=True).masters
+    assert first.destination == other.destination
+    assert second.destination is None
+    assert second.signing_key is not None
+    assert load_signing_key(second.signing_key).destination == key.destination
 
 
 def test_unfit_configuration_is_refused_before_token(garlicfarm: Call, monkeypatch: pytest.MonkeyPatch) -> None:

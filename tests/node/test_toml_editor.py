@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.node.settings.toml_editor import EditError, add_tables, set_table
+from bridge.node.settings.toml_editor import EditError, add_tables, set_listed_table, set_table
 from deploy.example_configuration import text as example_text
 from tests.effort import each_case
 
@@ -60,6 +60,14 @@ def test_tables_are_added_after_existing_ones() -> None:
     made = add_tables('[[leaf]]\nprobe = "a:1"\n[log]\n', "leaf", [{"probe": "b:2"}, {"probe": "c:3"}])
     assert tomllib.loads(made) == {"leaf": [{"probe": "a:1"}, {"probe": "b:2"}, {"probe": "c:3"}], "log": {}}
     assert add_tables(made, "leaf", []) == made
+
+
+def test_one_of_several_tables_is_changed() -> None:
+    text = '[[leaf]]\nprobe = "a:1"\n[[leaf]]  # the second\nprobe = "b:2" # here\n[log]\n'
+    made = set_listed_table(text, "leaf", 1, {"master": "x"}, ["probe"])
+    assert made == '[[leaf]]\nprobe = "a:1"\n[[leaf]]  # the second\nmaster = "x"\n#probe = "b:2" # here\n[log]\n'
+    with pytest.raises(EditError, match=r"a line \[\[leaf\]\] for each leaf"):
+        set_listed_table('leaf = [{probe = "a:1"}]\n', "leaf", 0, {"master": "x"}, ["probe"])
 
 
 @each_case(

@@ -150,7 +150,8 @@ def refuse_configured(configuration: NodeConfiguration) -> None:
     if configuration.masters:
         raise KeyFileError(
             "this node has a master already; renew its keys with `garlicfarm keys offline` (`garlicfarm help"
-            " signing-keys Renew`), or add spare keys with its master key and --spare"
+            " signing-keys Renew`), or add spare keys with its master key and --spare. A node that serves a master"
+            " without a key gets one with `garlicfarm keys receive`"
         )
 
 

@@ -7,6 +7,8 @@ It is the exchange of `garlicfarm join`, with the identity that this node has al
 identity before it leaves the inviting node, and the command can be repeated after a kill.
 """
 
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -28,7 +30,7 @@ from bridge.node.security.key_files import KeyFileError, save_signing_key
 from bridge.node.settings.bundle import BundleError, parse_bundle
 from bridge.node.settings.configuration import NodeConfiguration, load_configuration
 from bridge.node.settings.places import Places, node_places
-from bridge.node.settings.toml_editor import EditError, add_tables
+from bridge.node.settings.toml_editor import EditError, add_tables, set_listed_table
 from bridge.wire.i2p.destination_keys import DestinationKeyError, SigningKey, parse_signing_key
 from bridge.wire.keys.invitation import Granted, Token, parse_token
 from bridge.wire.keys.text import KeyTextError
@@ -57,9 +59,11 @@ def receive(*, token: str | None, token_file: Path | None, as_json: bool) -> Non
         if not places.configuration.is_file():
             fail(f"{places.configuration} does not exist: run `garlicfarm join` with the token instead")
         configuration = load_configuration(places.configuration)
-        refuse_configured(configuration)
+        keyless = [each.destination.base64 for each in configuration.masters if each.destination is not None]
+        if not keyless:
+            refuse_configured(configuration)
         # A configuration that cannot be changed ends the command here, before the token is used.
-        _configuration_text(places, [places.directory / "trial.key"])
+        _configuration_text(places, {next(iter(keyless), ""): places.directory / "trial.key"})
         granted = _granted(places, configuration, parse_token(token or secret_token(token_file)))
         keys = [parse_signing_key(each) for each in granted.signing_keys]
         if not keys:
@@ -86,16 +90,25 @@ def _granted(places: Places, configuration: NodeConfiguration, token: Token) -> 
 
 def _write(places: Places, keys: list[SigningKey]) -> list[Path]:
     files = [places.directory / f"{key.destination.address[:8]}.key" for key in keys]
-    text = _configuration_text(places, files)
+    text = _configuration_text(places, dict(zip((key.destination.base64 for key in keys), files, strict=True)))
     for path, key in zip(files, keys, strict=True):
         save_signing_key(path, key, again=True)
     replace_configuration(places.configuration, text)
     return files
 
 
-def _configuration_text(places: Places, files: list[Path]) -> str:
-    """Return the configuration with these signing keys; raise errors if it cannot be written."""
-    added = [{"signing_key": path.name} for path in files]
-    text = add_tables(places.configuration.read_text(encoding="utf-8"), "master", added)
+def _configuration_text(places: Places, files: Mapping[str, Path]) -> str:
+    """Return the configuration with a signing key for each master (in base64); raise errors if it cannot be written.
+
+    The key replaces the destination of a master that this node serves without a key.
+    """
+    text = places.configuration.read_text(encoding="utf-8")
+    served = [each.get("destination") for each in tomllib.loads(text).get("master", [])]
+    for master, path in files.items():
+        values = {"signing_key": path.name}
+        if master in served:
+            text = set_listed_table(text, "master", served.index(master), values, ["destination"])
+        else:
+            text = add_tables(text, "master", [values])
     check_text(places.configuration, text)
     return text

@@ -31,7 +31,7 @@ def set_table(text: str, table: str, values: Mapping[str, Any], absent: Sequence
     content = _decoded(text)
     wanted = {key: each for key, each in content.get(table, {}).items() if key not in absent} | dict(values)
     lines = text.split("\n")
-    place = _header_line(lines, f"[{table}]")
+    place = next(iter(_header_lines(lines, f"[{table}]")), None)
     if place is None:
         if table in content:
             raise EditError(
@@ -39,10 +39,21 @@ def set_table(text: str, table: str, values: Mapping[str, Any], absent: Sequence
             )
         made = _with_more(lines, {table: dict(values)})
     else:
-        end = next((at for at in range(place + 1, len(lines)) if _HEADER.match(lines[at])), len(lines))
-        section = _changed(lines[place + 1 : end], values, absent)
-        made = "\n".join([*lines[: place + 1], *section, *lines[end:]])
+        made = _with_section(lines, place, values, absent)
     return _checked(made, content | {table: wanted}, f"line {(place or 0) + 1}, [{table}]")
+
+
+def set_listed_table(text: str, table: str, number: int, values: Mapping[str, Any], absent: Sequence[str]) -> str:
+    """Return the text with these values in table `number` (from 0) of `[[table]]`; `absent` as in `set_table`."""
+    content = _decoded(text)
+    wanted = list(content[table])
+    wanted[number] = {key: each for key, each in wanted[number].items() if key not in absent} | dict(values)
+    lines = text.split("\n")
+    places = _header_lines(lines, f"[[{table}]]")
+    if len(places) != len(wanted):
+        raise EditError(f"it does not have a line [[{table}]] for each {table}: write the tables in that form")
+    made = _with_section(lines, places[number], values, absent)
+    return _checked(made, content | {table: wanted}, f"line {places[number] + 1}, [[{table}]]")
 
 
 def add_tables(text: str, table: str, added: Sequence[Mapping[str, Any]]) -> str:
@@ -80,9 +91,15 @@ def _with_more(lines: Sequence[str], tables: Mapping[str, Any]) -> str:
     return "\n".join([*lines[:last], *toml_text(tables).split("\n")]).lstrip("\n")
 
 
-def _header_line(lines: Sequence[str], header: str) -> int | None:
-    found = [at for at, line in enumerate(lines) if line.partition("#")[0].strip() == header]
-    return found[0] if found else None
+def _header_lines(lines: Sequence[str], header: str) -> list[int]:
+    return [at for at, line in enumerate(lines) if line.partition("#")[0].strip() == header]
+
+
+def _with_section(lines: Sequence[str], place: int, values: Mapping[str, Any], absent: Sequence[str]) -> str:
+    """Return the lines with the changed table below the header at `place`."""
+    end = next((at for at in range(place + 1, len(lines)) if _HEADER.match(lines[at])), len(lines))
+    section = _changed(lines[place + 1 : end], values, absent)
+    return "\n".join([*lines[: place + 1], *section, *lines[end:]])
 
 
 def _changed(section: Sequence[str], values: Mapping[str, Any], absent: Sequence[str]) -> list[str]:
