@@ -33,13 +33,21 @@ from pathlib import Path
 
 import trio
 
+from tests.loop_watch.watch import has_sample
+
 place = Path(sys.argv[2])
 
 
 def busy() -> None:
     began = time.thread_time()
-    while time.thread_time() - began < 0.1:
+    while time.thread_time() - began < 0.1 or not has_sample():
         pass
+
+
+def sleep() -> None:
+    time.sleep(0.5)
+    while not has_sample(in_kernel=True):
+        time.sleep(0.5)
 
 
 async def main() -> None:
@@ -49,7 +57,7 @@ async def main() -> None:
     (place / "open").rename(place / "renamed")
     (place / "renamed").stat()
     os.listdir(place)
-    time.sleep(0.5)
+    sleep()
     await trio.lowlevel.checkpoint()
     busy()
     await trio.lowlevel.checkpoint()
@@ -70,6 +78,8 @@ CONTENDED = """
 import ctypes, os, socket, subprocess, sys, threading, time
 
 import trio
+
+from tests.loop_watch.watch import has_sample
 
 ended = threading.Event()
 
@@ -95,7 +105,8 @@ async def send() -> None:
 
 
 async def sleep() -> None:
-    ctypes.CDLL(None).usleep(1_000_000)
+    while not has_sample(in_kernel=True):
+        ctypes.CDLL(None).usleep(1_000_000)
 
 
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

@@ -271,6 +271,12 @@ def hook_operations() -> None:
     threading.Thread.join = watched_join  # type: ignore[method-assign, assignment] # the watch wraps it
 
 
+def has_sample(*, in_kernel: bool = False) -> bool:
+    """Return True if the sampler has recorded the present step: on a busy machine this may take seconds."""
+    sample = _WATCHES[threading.get_ident()]._sample
+    return sample is not None and (sample.is_in_kernel or not in_kernel)
+
+
 def _operation(kind: str, what: object) -> None:
     watch = _WATCHES.get(threading.get_ident())
     if watch is not None:
