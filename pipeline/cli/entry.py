@@ -74,11 +74,18 @@ def doctor_alone() -> click.Command:
 
 
 def _offered(context: click.Context, _parameter: object, incomplete: str) -> list[CompletionItem]:
-    """Return the completions of a word after `pipeline`; the names of queries without Spark."""
-    arguments = context.params["arguments"]
-    if arguments == ("query",) and not incomplete.startswith("-"):
-        subjects = import_module("pipeline.gold.answers").SUBJECTS
-        return [CompletionItem(each, help=subjects[each]) for each in sorted(subjects) if each.startswith(incomplete)]
+    """Return the completions of a word after `pipeline`; the names of commands and queries without Spark."""
+    arguments, found = context.params["arguments"], dict[str, str]()
+    if incomplete.startswith("-"):
+        pass
+    elif arguments == ("query",):
+        found = import_module("pipeline.gold.answers").SUBJECTS
+    elif not arguments and context.info_name is not None:
+        # The group of `garlicfarm` reads the commands of its groups from the reference.
+        commands_below = getattr(context.find_root().command, "commands_below", None)
+        found = {} if commands_below is None else commands_below(context.info_name)
+    if found:
+        return [CompletionItem(each, help=found[each]) for each in sorted(found) if each.startswith(incomplete)]
     try:
         command = doctor_alone() if arguments[:1] == ("doctor",) else load()
     except click.ClickException:

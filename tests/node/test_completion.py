@@ -46,7 +46,10 @@ def test_pipeline_commands_and_options_are_offered() -> None:
     assert "--minutes" in offered("garlicfarm", "pipeline", "query", "--")
 
 
-@pytest.mark.parametrize(("words", "word"), [("", "plain,status"), ("pipeline query l", "plain,leaders")])
+@pytest.mark.parametrize(
+    ("words", "word"),
+    [("", "plain,status"), ("pipeline qu", "plain,query"), ("pipeline query l", "plain,leaders")],
+)
 def test_command_completion_does_not_load_commands(words: str, word: str) -> None:
     line = f"garlicfarm {words}"
     number = str(line.count(" "))

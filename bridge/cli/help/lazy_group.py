@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from bridge import document
 
-_COMMAND = re.compile(r"^## garlicfarm ([a-z-]+) ([a-z-]+)$", re.MULTILINE)
+_COMMAND = re.compile(r"^## garlicfarm ([a-z-]+) ([a-z-]+)\n\n(.+)$", re.MULTILINE)
 _LINE = 100
 """Limit in characters for the line of another package's command."""
 
@@ -105,8 +105,12 @@ class LazyGroup(click.Group):
     def places_of(self, name: str) -> list[str]:
         """Return the commands of this name in this group and in its groups, each with its group."""
         here = [name] if name in self.lazy_commands else []
-        below = ((group, each) for group, each in _documented_commands() if group in self.lazy_commands)
+        below = ((group, each) for group, each, _ in _documented_commands() if group in self.lazy_commands)
         return here + [f"{group} {each}" for group, each in below if each == name]
+
+    def commands_below(self, name: str) -> dict[str, str]:
+        """Return the documented commands of a group in this group, each with its line of help."""
+        return {each: line for group, each, line in _documented_commands() if group == name}
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the names of commands and of options."""
@@ -123,8 +127,8 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name.ljust(width), lazy.summary) for name, lazy in commands.items()])
 
 
-def _documented_commands() -> list[tuple[str, str]]:
-    """Return each group and command in the reference: an import of all modules would take a second."""
+def _documented_commands() -> list[tuple[str, str, str]]:
+    """Return each group, command and line of help in the reference: an import of all modules would take a second."""
     return _COMMAND.findall(document("reference/commands.md") or "")
 
 
