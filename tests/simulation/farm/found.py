@@ -7,7 +7,7 @@ from typing import Final
 
 FOUND: Final = {
     "500021: a snapshot with an unhealthy leaf was refused": """
-        --seed 500021 --nodes 3 --trouble 240 --routers --no-operator --snapshots
+        --seed 500021 --nodes 3 --trouble 240 --routers --no-operator --snapshots --no-requests
         --fault ROUTER_DOWN:37.1:47.9:node-1:0 --fault ROUTER_REFUSES:71.6:94.6:node-3:0
         --fault ROUTER_HANGS:76.5:79.7:node-2:0 --fault KILL:94.2:122.7:node-1:0
         --fault ROUTER_DOWN:98.4:100.1:node-1:0 --fault ROUTER_HANGS:110:139.5:node-3:0
@@ -20,7 +20,7 @@ FOUND: Final = {
         --fault ROUTER_HANGS:213.6:226.5:node-3:0 --fault ROUTER_DOWN:230.8:240:node-1:0
     """,
     "500041: a snapshot with an unhealthy leaf was refused, again": """
-        --seed 500041 --nodes 3 --trouble 240 --routers --no-operator --snapshots
+        --seed 500041 --nodes 3 --trouble 240 --routers --no-operator --snapshots --no-requests
         --fault ROUTER_DOWN:15.7:34.5:node-3:0 --fault ROUTER_DOWN:46.5:67.6:node-3:0
         --fault CLOCK_DRIFT:58:73.2:node-3:-0.01 --fault POWER_CUT:80.1:101.3:node-2:0
         --fault POWER_CUT:100.9:104.7:node-1:0 --fault ROUTER_DOWN:122.1:159.5:node-3:0
@@ -32,7 +32,7 @@ FOUND: Final = {
         --fault KILL:216:229.4:node-1:0 --fault ISOLATE:238.3:240:node-1:0
     """,
     "500039: the alarm about a refused structure did not end": """
-        --seed 500039 --nodes 3 --trouble 240 --routers --operator --snapshots
+        --seed 500039 --nodes 3 --trouble 240 --routers --operator --snapshots --no-requests
         --fault ROUTER_DOWN:6.6:43.7:node-2:0 --fault RESTORE:8.5:19.3:node-1:0
         --fault POWER_CUT:21.3:26.2:node-1:0 --fault NEW_KEYS:26.2:33.7:node-1:0
         --fault ONE_WAY:28:48.2:node-1+node-2:0 --fault POWER_CUT:37.1:72.9:node-2:0
@@ -50,7 +50,7 @@ FOUND: Final = {
         --fault STOP:185.3:198.8:node-3:0 --fault PART:233.4:240:node-1:0
     """,
     "940014: a lost voter of level 1 prevented its removal by command": """
-        --seed 940014 --nodes 3 --trouble 120 --no-routers --operator --no-snapshots
+        --seed 940014 --nodes 3 --trouble 120 --no-routers --operator --no-snapshots --no-requests
         --fault OLD_VERSION:0:79.6:node-1:1 --fault OLD_VERSION:0:75.6:node-2:1
         --fault OLD_VERSION:0:36.5:node-3:1 --fault REPLACE:11.9:34.5:node-2+node-4:0
         --fault NEW_KEYS:37.8:53.2:node-4:0 --fault ONE_WAY:46.1:62.7:node-1+node-2:0
@@ -60,10 +60,17 @@ FOUND: Final = {
         --fault CLIENT_KEY:116.7:117.8:node-3:0 --fault SLOW_LINK:117.7:120::0.2 --fault ROT:118.2:120:node-1:0
     """,
     "950203: a leaf excluded before a slow commit was published": """
-        --seed 950203 --nodes 3 --trouble 30 --no-routers --operator --no-snapshots
+        --seed 950203 --nodes 3 --trouble 30 --no-routers --operator --no-snapshots --no-requests
         --fault OLD_VERSION:0:17:node-1:2 --fault OLD_VERSION:0:9.9:node-2:2 --fault OLD_VERSION:0:27.5:node-3:2
         --fault MOVE:8.9:17.4:node-2:0 --fault KILL:10.2:18.8:node-1:0 --fault ISOLATE:15.7:17:node-2:0
         --fault ROT:27.5:30:node-3:0
+    """,
+    "333: a hostile member remained, and the alarm of lacking keys ended": """
+        --seed 333 --nodes 3 --trouble 60 --routers --operator --snapshots --no-requests
+        --fault HOSTILE:16.5:23.1:node-4:0 --fault POWER_CUT:16.6:39.9:node-3:0 --fault MOVE:23.6:38.5:node-3:0
+        --fault ROUTER_REFUSES:37.7:51.8:node-1:0 --fault FULL_DISK:38.9:60:node-1:0 --fault ROT:41.1:51.8:node-2:0
+        --fault CLOCK_JUMP:41.7:51.2:node-1:70 --fault ROUTER_REFUSES:51.5:53:node-1:0
+        --fault CLIENT_KEY:53.8:60:node-1:0 --fault PAUSE:57.6:60:node-1:0
     """,
 }
 """Options of `tests.simulation.farm.searching`, by the seed and its fault."""

@@ -56,8 +56,8 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
 
 def command_of(plan: Plan) -> str:
     faults = "".join(f" --fault {_written(each)}" for each in plan.faults) or " --fault none"
-    choices = {"--routers": plan.has_routers, "--operator": plan.has_operator, "--snapshots": plan.has_snapshots}
-    options = "".join(f" {name if chosen else name.replace('--', '--no-')}" for name, chosen in choices.items())
+    choices = ("routers", "operator", "snapshots", "requests")
+    options = "".join(f" --{name}" if getattr(plan, f"has_{name}") else f" --no-{name}" for name in choices)
     return (
         f"python -m tests.simulation.farm.searching --seed {plan.seed} --nodes {plan.nodes}"
         f" --trouble {plan.trouble_s:g}{options}{faults}"

@@ -20,6 +20,8 @@ class Plan:
     """True: an operator changes members, keys and addresses (`operators.py`), and new nodes need approval."""
     has_snapshots: bool = False
     """True: a snapshot replaces the log after a few entries, so nodes restart from snapshots and send them."""
+    has_requests: bool = False
+    """True: one more client sends requests of other kinds (`request_client.py`)."""
 
 
 def draw_plan(
@@ -30,8 +32,12 @@ def draw_plan(
     has_routers: bool | None = None,
     has_operator: bool | None = None,
     has_snapshots: bool | None = None,
+    has_requests: bool | None = None,
 ) -> Plan:
-    """Return the plan of a seed. A third of all farms have routers, half an operator, and half take snapshots."""
+    """Return the plan of a seed. A third of all farms have routers, half an operator, and half take snapshots.
+
+    A third get requests of other kinds.
+    """
     random = Random(f"{seed}/plan")
     count = random.choice([3, 3, 3, 5])
     length_s = random.choice([30.0, 60.0, 120.0, 240.0])
@@ -41,7 +47,8 @@ def draw_plan(
     operated = Random(f"{seed}/has operator").random() < 1 / 2 if has_operator is None else has_operator
     faults = draw_faults(seed, names, length_s, has_routers=routers, has_operator=operated)
     snapshots = Random(f"{seed}/snapshots").random() < 1 / 2 if has_snapshots is None else has_snapshots
-    return Plan(seed, count, length_s, faults, routers, operated, snapshots)
+    requests = Random(f"{seed}/other requests").random() < 1 / 3 if has_requests is None else has_requests
+    return Plan(seed, count, length_s, faults, routers, operated, snapshots, requests)
 
 
 def read_fault(text: str) -> Fault:

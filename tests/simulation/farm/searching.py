@@ -28,6 +28,7 @@ _CHOICES: Final = {
     "routers": "each machine has a router",
     "operator": "an operator changes the farm",
     "snapshots": "snapshots replace the log after a few entries",
+    "requests": "one more client sends requests of other kinds",
 }
 """Choices of a plan; the seed determines each choice that the command line lacks."""
 

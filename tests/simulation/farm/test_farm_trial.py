@@ -59,6 +59,7 @@ SAME_TRACE = {
         has_routers=True,
         has_operator=True,
         has_snapshots=True,
+        has_requests=True,
     ),
     "hostile member, joins, rot": Plan(
         34,
@@ -79,6 +80,7 @@ SAME_TRACE = {
         has_routers=True,
         has_operator=True,
         has_snapshots=True,
+        has_requests=True,
     ),
 }
 

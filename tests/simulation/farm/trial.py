@@ -43,6 +43,7 @@ from tests.simulation.farm.oracle import Oracle
 from tests.simulation.farm.plans import Plan
 from tests.simulation.farm.remedies import Remedies
 from tests.simulation.farm.replaying import replayed
+from tests.simulation.farm.request_client import RequestClient
 from tests.simulation.farm.settings import Profile, small_logs
 from tests.simulation.farm.workload import Calls, Client, Kind
 from tests.simulation.farm.world import World, simulate
@@ -126,11 +127,12 @@ class _Trial:
         for host in world.hosts.values():
             assert isinstance(host.disk, Disk)
             host.disk.flush()
+        driver = NemesisDriver(world, self._plan.faults, self._nodes)
+        requests = RequestClient(world, self._observer.leaves, lambda: driver.changed_s)
         await start_first(world, self._plan.faults)
         if await self._healthy_within(FORM_S) is None:
             self._violate("formation", f"not healthy after {FORM_S:g} s: {self._verdicts()}")
             return
-        driver = NemesisDriver(world, self._plan.faults, self._nodes)
         oracle = Oracle(world, self._observer, driver)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._supervise, driver)
@@ -138,6 +140,8 @@ class _Trial:
             async with trio.open_nursery() as trouble:
                 for each in self._clients(world):
                     trouble.start_soon(each.run)
+                if self._plan.has_requests:
+                    trouble.start_soon(requests.run)
                 acting = trio.Event()
                 trouble.start_soon(self._operate, driver, acting)
                 await driver.run(self._plan.trouble_s)
@@ -158,7 +162,8 @@ class _Trial:
                     await self._compare_views()
                 trouble.cancel_scope.cancel()
             nursery.cancel_scope.cancel()
-        self._outcome.violations += oracle.violations
+        self._outcome.violations += [*oracle.violations, *requests.violations]
+        self._outcome.figures |= requests.figures
         await self._judge(world)
 
     def _clients(self, world: World) -> list[Client]:
