@@ -15,9 +15,9 @@ The module also formats durations, moments and addresses as short texts, and fit
 """
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import accumulate
 from textwrap import wrap
 from typing import Final
 
@@ -45,7 +45,11 @@ GAP: Final = "  "
 _HANG: Final = 2
 """Indentation of a continued line, in columns."""
 _CONTINUED: Final = " " * 4
-"""The indentation of the second line of a row."""
+"""The indentation of further lines of a row."""
+_LAST_LEAST: Final = 30
+"""Width in characters above which the last column of a table may be wrapped."""
+_LINES_MAX: Final = 3
+"""Limit for the lines of a row; more of them are hard to compare with their headings."""
 _WHOLE: Final = re.compile(r"`[^`]*`|(?<=:  ).+")
 """A command in backticks, or after a colon and two blanks."""
 _BLANK: Final = "\0"
@@ -68,7 +72,7 @@ def wrapped(text: str, columns: int, taken: int = 0) -> list[str]:
     """
     if taken + len(text) <= columns:
         return [text]
-    indent = min((taken or _HANG) + len(text) - len(text.lstrip()), columns // 3)
+    indent = min((taken or _HANG) + len(text) - len(text.lstrip()), columns * 3 // 4)
     lines = wrap(
         _WHOLE.sub(lambda found: found[0].replace(" ", _BLANK), text),
         columns,
@@ -86,33 +90,50 @@ def table_lines(
 ) -> Iterator[tuple[str, bool]]:
     """Yield the lines of a table, and True for headings. Each column is as wide as its widest cell.
 
-    If the table is wider than `columns`, the last columns of each row are in a second line. If they do not fit there,
-    each value is in a separate line with its heading. None: rows may have any width.
+    A row that is wider than `columns` continues in further lines, up to `_LINES_MAX`. If they are too few, each value
+    is in a separate line with its heading. Long values in the last column are wrapped. None: rows may have any width.
     """
     shown = [[printable(cell) for cell in row] for row in (headings, *rows)]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    first = sum(end <= columns for end in _ends(widths)) if columns else len(widths)
-    if columns and first < len(widths) and len(_CONTINUED) + _ends(widths[first:])[-1] > columns:
-        width = max(map(len, shown[0]))
-        for number, row in enumerate(shown[1:]):
-            if number:
-                yield "", False
-            for heading, cell in zip(shown[0], row, strict=True):
-                name = heading.ljust(width) + GAP
-                start, *more = wrapped(cell, columns, len(name))
-                yield (name + start).rstrip(), False
-                yield from ((line, False) for line in more)
+    if not columns:
+        columns = sys.maxsize
+    slices = _columns_of_lines([*widths[:-1], min(widths[-1], _LAST_LEAST)], columns)
+    if len(slices) > _LINES_MAX:
+        yield from ((line, False) for line in _lines_of_values(shown[0], shown[1:], columns))
         return
     for number, row in enumerate(shown):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        yield GAP.join(cells[:first]).rstrip(), number == 0
-        if more_cells := GAP.join(cells[first:]).rstrip():
-            yield _CONTINUED + more_cells, number == 0
+        for place, each in enumerate(slices):
+            *before, last = cells[each]
+            start = "".join(cell + GAP for cell in before)
+            indent = _CONTINUED if place else ""
+            first, *more = wrapped(last.rstrip(), columns - len(indent), len(start))
+            if line := (start + first).rstrip():
+                yield indent + line, number == 0
+            yield from ((indent + line, number == 0) for line in more)
 
 
-def _ends(widths: Sequence[int]) -> list[int]:
-    """Return the end of each column."""
-    return [end - len(GAP) for end in accumulate(width + len(GAP) for width in widths)]
+def _columns_of_lines(widths: Sequence[int], columns: int) -> list[slice]:
+    """Return the columns of a table that each line of a row contains."""
+    starts, end = [0], -len(GAP)
+    for number, width in enumerate(widths):
+        end += len(GAP) + width
+        if number and end > columns:
+            starts.append(number)
+            end = len(_CONTINUED) + width
+    return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(widths)], strict=True)]
+
+
+def _lines_of_values(headings: Sequence[str], rows: Sequence[Sequence[str]], columns: int) -> Iterator[str]:
+    width = max(map(len, headings))
+    for number, row in enumerate(rows):
+        if number:
+            yield ""
+        for heading, cell in zip(headings, row, strict=True):
+            name = heading.ljust(width) + GAP
+            first, *more = wrapped(cell, columns, len(name))
+            yield (name + first).rstrip()
+            yield from more
 
 
 def one_line(text: str, limit: int) -> str:

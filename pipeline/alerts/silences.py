@@ -4,7 +4,7 @@
 
 The silences are in a file, since only the run may write the tables. The file is replaced as a whole, under a lock (in
 a bucket by a conditional write). So two concurrent commands do not lose a change, and the run reads a complete file.
-Silences end automatically, by the clock of the reading machine; the next new silence removes them from the file.
+Silences end automatically, by the clock of the reading machine; `add` removes them from the file.
 """
 
 import fcntl

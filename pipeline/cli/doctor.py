@@ -90,7 +90,7 @@ def doctor(*, output: Output, node: str | None, as_json: bool) -> None:
         print_json(json.dumps(document, indent=1))
     else:
         for finding in findings:
-            echo(f"{finding.result:<8} {finding.name:<12} {finding.text}")
+            echo(finding.text, mark=f"{finding.result:<8} {finding.name:<12} ")
             if finding.action:
                 echo(f"{'':<22}-> {finding.action}")
     if problems:

@@ -28,7 +28,7 @@ from pipeline.gold.answers import (
 )
 from pipeline.output.buckets import Output
 from pipeline.serve.gaps import lines
-from pipeline.serve.printing import echo, echo_whole, print_csv, print_json, print_table
+from pipeline.serve.printing import echo, echo_whole, is_terminal, print_csv, print_json, print_table
 
 ROWS_SHOWN = 200
 _NAME = re.compile(r"[\w-]+")
@@ -227,7 +227,14 @@ def reported_query_errors() -> Iterator[None]:
 
 
 def _print(answer: "Answer") -> None:
-    print_table(answer.columns, [[_shown(value) for value in row] for row in islice(answer.rows, ROWS_SHOWN)])
+    columns = answer.columns
+    rows = [[_shown(value) for value in row] for row in islice(answer.rows, ROWS_SHOWN)]
+    farms = {row[0] for row in rows} if columns[0] == "farm" and len(columns) > 1 else ()
+    if is_terminal() and len(farms) == 1:
+        # The id of a farm takes much of the width.
+        echo(f"farm {rows[0][0]}", bold=True)
+        columns, rows = columns[1:], [row[1:] for row in rows]
+    print_table(columns, rows)
     if next(answer.rows, None) is not None:
         echo(
             f"These are the first {ROWS_SHOWN} rows. Use --json or --csv for all, or LIMIT in the query for fewer",

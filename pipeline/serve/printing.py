@@ -13,15 +13,18 @@ import click
 
 from bridge.api.printable import printable, table_lines, wrapped
 
-__all__ = ["echo", "echo_whole", "overwrite_line", "print_csv", "print_json", "print_table", "printable", "span"]
+__all__ = [
+    "echo", "echo_whole", "is_terminal", "overwrite_line", "print_csv", "print_json", "print_table", "printable",
+    "span",
+]  # fmt: skip
 
 
-def echo(text: str, *, err: bool = False, bold: bool = False) -> None:
-    """Print one line; a terminal gets it wrapped at words."""
+def echo(text: str, *, err: bool = False, bold: bool = False, mark: str = "") -> None:
+    """Print one line, and `mark` before it; a terminal gets it wrapped at words."""
     shown = printable(text)
     if (sys.stderr if err else sys.stdout).isatty():
-        shown = "\n".join(wrapped(shown, shutil.get_terminal_size().columns))
-    click.echo(click.style(shown, bold=True) if bold else shown, err=err)
+        shown = "\n".join(wrapped(shown, terminal_columns(), len(mark)))
+    click.echo(click.style(mark + shown, bold=True) if bold else mark + shown, err=err)
 
 
 def echo_whole(text: str, *, bold: bool = False) -> None:
@@ -45,10 +48,18 @@ def print_csv(rows: Iterable[Sequence[Any]]) -> None:
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print aligned columns that are never cut; on a narrower terminal, in several lines."""
-    for line, is_heading in table_lines(
-        headings, rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    ):
+    for line, is_heading in table_lines(headings, rows, terminal_columns() if is_terminal() else None):
         echo_whole(line, bold=is_heading)
+
+
+def is_terminal() -> bool:
+    """Return True if stdout is a terminal."""
+    return sys.stdout.isatty()
+
+
+def terminal_columns() -> int:
+    """Return the width of the terminal."""
+    return shutil.get_terminal_size().columns
 
 
 def overwrite_line(text: str) -> None:

@@ -295,7 +295,7 @@ def test_submission_has_request_id_for_repetition(node: Node, garlicfarm: Callab
     assert error_line(refused) == "garlicfarm: me is not a request id: copy the id that `submit` has printed"
 
 
-def test_refused_submission_has_no_advice_to_repeat(node: Node, garlicfarm: Callable[..., Result]) -> None:
+def test_refused_submission_does_not_advise_repetition(node: Node, garlicfarm: Callable[..., Result]) -> None:
     node.cluster_id = "c0ffee"
     for entry in "[1]", '{"a": 1', '"text"':
         assert "To repeat it" not in error_line(garlicfarm("submit", "--request-id", "me-200-3", entry))

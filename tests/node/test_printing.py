@@ -26,7 +26,7 @@ from rich.text import Text
 from bridge.api.entry_words import Names
 from bridge.api.events import event_text
 from bridge.api.log import EntryKind, LogEntryView
-from bridge.api.printable import printable, wrapped
+from bridge.api.printable import printable, table_lines, wrapped
 from bridge.api.trace import TraceEvent
 from bridge.cli import failure, printing
 from bridge.cli.log import _line
@@ -156,7 +156,8 @@ WHOLE = f"ID  VALUE\n1   {'x' * 30}\n2   short\n"
         (34, True, False, WHOLE),
         (33, False, False, WHOLE),
         (33, True, True, WHOLE),
-        (33, True, False, f"ID     1\nVALUE  {'x' * 30}\n\nID     2\nVALUE  short\n"),
+        (33, True, False, f"ID\n    VALUE\n1\n    {'x' * 30}\n2\n    short\n"),
+        (4, True, False, f"ID\n    VALUE\n1\n    {'x' * 30}\n2\n    short\n"),
     ],
 )
 def test_table_is_whole_if_it_fits_or_is_requested(
@@ -167,11 +168,20 @@ def test_table_is_whole_if_it_fits_or_is_requested(
     assert printed(printing.print_table, ("ID", "VALUE"), ROWS, is_kept=is_kept) == shown
 
 
-def test_table_on_narrow_terminal_has_two_lines_per_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "16")
-    monkeypatch.setattr(printing, "is_terminal", lambda: True)
-    shown = printed(printing.print_table, ("ID", "NAME", "ADDRESS"), [("1", "node-1", "127.0.0.1:1"), ("2", "", "")])
-    assert shown == "ID  NAME\n    ADDRESS\n1   node-1\n    127.0.0.1:1\n2\n"
+def test_row_on_narrow_terminal_continues_in_further_lines() -> None:
+    rows = [("1", "node-1", "no reply yet"), ("2", "", "")]
+    lines = [line for line, _ in table_lines(("ID", "NAME", "REASON"), rows, 14)]
+    assert lines == ["ID  NAME", "    REASON", "1   node-1", "    no reply", "      yet", "2"]
+
+
+def test_long_value_in_last_column_is_wrapped_in_it() -> None:
+    lines = [line for line, _ in table_lines(("ID", "REASON"), [("12", "word " * 12)], 40)]
+    assert lines == ["ID  REASON", "12  " + " ".join(["word"] * 7), "    " + " ".join(["word"] * 5)]
+
+
+def test_row_of_too_many_lines_has_line_per_value() -> None:
+    lines = table_lines(("A", "B", "C", "D"), [("1 2 3 4", "xxxxxxx", "2", "3" * 9), ("", "", "", "")], 9)
+    assert [line for line, _ in lines][:5] == ["A  1 2 3", "   4", "B  xxxxxxx", "C  2", "D  333333333"]
 
 
 @given(TEXTS)

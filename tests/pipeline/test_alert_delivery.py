@@ -343,7 +343,7 @@ def test_command_starts_and_ends_silences(tmp_path: Path) -> None:
     assert "silence 1 does not exist" in run_silence(tmp_path, "--end", "1")[1]
 
 
-def test_number_of_ended_silence_is_not_used_again(tmp_path: Path) -> None:
+def test_add_after_end_uses_a_new_number(tmp_path: Path) -> None:
     run_silence(tmp_path, "--server", "3", "--server", "4", "--for", "2h")
     for number in "21":
         assert run_silence(tmp_path, "--end", number)[0] == 0

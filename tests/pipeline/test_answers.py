@@ -241,16 +241,15 @@ def test_changes_lists_window_around_last_outage(tmp_path: Path) -> None:
     configure(1, 2)
     tables_of(log, tmp_path, watch=True)
     began = documents(tmp_path, "SELECT min(t.at) AS began FROM transitions t WHERE previous = 'healthy'")[0]["began"]
-    event = {"farm": None, "node": "node-1", "cursor": 7, "time_ms": 5, "log_time": began, "kind": "member-dead"}
-    copy = {**event, "log_time": None, "day": None}
-    write_batch(tmp_path, "events", 0, [{**each, "data": '{"member": "node-2"}'} for each in (event, copy)])
+    seen = {"first_at": began, "last_at": began, "observers": 2, "nodes": 3, "seen_by": ["node-1", "node-3"]}
+    write_derived(tmp_path, "convergence", [{"farm": None, "member": "node-2", "status": "dead", **seen}])
     rows = query_rows(tmp_path, "changes")
-    assert [(row["kind"], row["subject"], row["change"], row["observer"]) for row in rows] == [
+    assert [(row["kind"], row["subject"], row["change"], row["observers"]) for row in rows] == [
         ("membership", None, "voters [1, 2, 3], learners []", None),
         ("leader", "2", "server 1 in term 1, then server 2 in term 1", None),
         ("factor", rows[2]["subject"], "cost factor 2.0", None),
         ("membership", None, "removal server 3, removed true", None),
-        ("member", "node-2", "dead", "node-1"),
+        ("member", "node-2", "dead", 2),
         ("server", "2", "healthy, then silent: no report for 180000 ms", None),
         ("period", None, "60000 ms, then 30000 ms", None),
         ("server", "2", "silent, then healthy: reports again", None),

@@ -6,7 +6,7 @@
 --     kind       leader, membership, key, level, factor, leaf, period, time, publisher, server (watched state), or
 --                member
 --     subject    a Raft id, a pseudonym, or the name of a member
---     observer   the node with the event in its trace; NULL for an entry of the log, which all nodes have
+--     observers  number of nodes with the event in their traces; NULL for an entry of the log, which all nodes have
 --
 -- Times are log time, so changes of different nodes are in one order. A change without log time is not listed.
 WITH moments AS (
@@ -45,7 +45,7 @@ weighed AS (
 changes AS (
   SELECT farm, log_time, index, 'leader' AS kind, CAST(leader_id AS STRING) AS subject,
     'server ' || CAST(leader_before AS STRING) || ' in term ' || CAST(term_before AS STRING) || ', then server '
-      || CAST(leader_id AS STRING) || ' in term ' || CAST(term AS STRING) AS change, CAST(NULL AS STRING) AS observer
+      || CAST(leader_id AS STRING) || ' in term ' || CAST(term AS STRING) AS change, CAST(NULL AS BIGINT) AS observers
   FROM led WHERE leader_id <> leader_before OR term <> term_before
   UNION ALL
   SELECT farm, log_time, index, 'period', NULL,
@@ -82,15 +82,11 @@ changes AS (
     CASE WHEN previous = '' THEN '' ELSE previous || ', then ' END || state || ': ' || reason, NULL
   FROM transitions t
   UNION ALL
-  -- A copy of an event, such as one from a file, has the same observer, position and time on the observer's clock.
-  SELECT max(coalesce(e.farm, f.farm)), min(log_time), NULL, 'member', get_json_object(data, '$.member'),
-    substr(kind, 8), node
-  FROM events e CROSS JOIN (SELECT CASE WHEN count(*) = 1 THEN max(farm) END AS farm FROM current_farm) f
-  WHERE kind IN ('member-alive', 'member-suspect', 'member-dead', 'member-left')
-  GROUP BY node, cursor, time_ms, kind, data
+  SELECT coalesce(s.farm, f.farm), first_at, NULL, 'member', member, status, observers
+  FROM convergence s CROSS JOIN (SELECT CASE WHEN count(*) = 1 THEN max(farm) END AS farm FROM current_farm) f
 )
 SELECT c.farm, c.log_time, unix_millis(c.log_time) - unix_millis(m.moment) AS after_ms, c.kind, c.subject,
-  c.change, c.index, c.observer
+  c.index, c.observers, c.change
 FROM changes c JOIN moments m ON m.farm = c.farm
 WHERE unix_millis(c.log_time) BETWEEN unix_millis(m.moment) - $around_ms AND unix_millis(m.moment) + $around_ms
-ORDER BY c.farm, c.log_time, c.index NULLS LAST, c.kind, c.subject, c.observer
+ORDER BY c.farm, c.log_time, c.index NULLS LAST, c.kind, c.subject

@@ -25,7 +25,7 @@ class ControlError(Exception):
 
 
 class RefusalError(ControlError):
-    """The node refused the request, which therefore has no effect."""
+    """The node refused the request, and did not carry it out."""
 
 
 class NoReplyError(Exception):
