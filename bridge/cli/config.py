@@ -21,6 +21,7 @@ import click
 from bridge.api.outputs import BundleOutput, Check, CheckResult, ConfigurationOutput, DoctorOutput, ImportOutput
 from bridge.cli.failure import fail, failures
 from bridge.cli.founding.starting import as_reader
+from bridge.cli.node_queries import local_configuration
 from bridge.cli.options import SummaryGroup, directory_path, file_path, json_option
 from bridge.cli.printing import echo, echo_whole, end_with_json, print_json
 from bridge.node.doctor.checks import check_machine
@@ -193,13 +194,19 @@ def check_text(path: Path, text: str) -> NodeConfiguration:
 
 
 @click.command()
-@click.option("--config", type=file_path, help="The node's configuration file.")
+@click.option(
+    "--config",
+    type=file_path,
+    help="The node's configuration file (default without other options: of a node in ./farm-state, else the file that"
+    " `init` or `join` has written).",
+)
 @click.option("--farm-key", type=file_path, help="The farm's key file.")
 @click.option("--state-dir", type=directory_path, help="The node's state directory.")
 @json_option
 def doctor(*, config: Path | None, farm_key: Path | None, state_dir: Path | None, as_json: bool) -> None:
     """Check clock, ports, keys, Java and disk; list missing parts and remedies."""
-    config = config or (default_configuration() if farm_key is None else None)
+    if config is None and farm_key is None:
+        config = (local_configuration() if state_dir is None else None) or default_configuration()
     places = node_places()
     # root checks the node of the package as the package's user.
     with as_reader(places, places.farm_key) if config == places.configuration else nullcontext():

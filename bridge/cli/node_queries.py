@@ -33,6 +33,7 @@ from bridge.node.control.client import (
 from bridge.node.control.connections.node_address import NodeAddress, NodeAddressError, is_remote
 from bridge.node.security.control_socket import SOCKET_NAME, answers
 from bridge.node.security.local_trust import SYSTEM_STATE_DIRECTORY, default_state_directory, with_home
+from bridge.node.settings.places import CONFIGURATION_NAME
 
 LOCAL_FARM_DIRECTORY = Path("farm-state")
 NODE_VARIABLE = "GARLICFARM_NODE"
@@ -325,6 +326,17 @@ def find_control_socket(
     )
 
 
+def local_configuration() -> Path | None:
+    """Return the configuration of the first running node in ./farm-state, or else of the first node there."""
+    files = sorted(LOCAL_FARM_DIRECTORY.glob(f"*/{CONFIGURATION_NAME}"), key=_by_number)
+    return next((each for each in files if answers(each.with_name(SOCKET_NAME))), files[0] if files else None)
+
+
+def _by_number(path: Path) -> tuple[int, str]:
+    """Return the place of a node in the order of names: node-10 comes after node-9."""
+    return len(path.parent.name), path.parent.name
+
+
 def _named_socket(chosen: Path) -> Path:
     try:
         if not chosen.exists() and len(chosen.parts) == 1:
@@ -351,7 +363,7 @@ def _sockets(directory: Path) -> Iterator[Path]:
     try:
         if own.exists():
             yield own
-        found = sorted(directory.glob(f"*/{SOCKET_NAME}"), key=lambda path: (len(path.parent.name), path.parent.name))
+        found = sorted(directory.glob(f"*/{SOCKET_NAME}"), key=_by_number)
     except OSError:
         return
     yield from found

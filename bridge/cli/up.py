@@ -111,13 +111,10 @@ def up(
 ) -> None:
     """Run a farm of several nodes on this machine's loopback."""
     options = Options(nodes, directory, for_seconds, exit_when_published, timeout_seconds, _program())
-    with (
-        failures(LocalFarmError, KeyFileError, FarmKeyError, DestinationKeyError, Failed, OSError),
-        locked(directory),
-        written_apart(),
-    ):
+    with failures(LocalFarmError, KeyFileError, FarmKeyError, DestinationKeyError, Failed, OSError):
         refuse_other_use(directory)
-        trio.run(_run, options)
+        with locked(directory), written_apart():
+            trio.run(_run, options)
 
 
 async def _run(options: Options) -> None:

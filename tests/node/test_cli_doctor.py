@@ -26,6 +26,7 @@ from bridge.node.doctor.checks import (
     state_directory_check,
 )
 from bridge.node.doctor.running_checks import CAUSES
+from bridge.node.local.farm_files import prepare
 from bridge.node.security.key_files import save_farm_key, save_signing_key
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
@@ -54,6 +55,14 @@ def results(*arguments: str) -> tuple[int, dict[str, str]]:
     found = json.loads(done.stdout)
     assert found["healthy"] is (done.exit_code == 0)
     return done.exit_code, {check["name"]: check["result"] for check in found["checks"]}
+
+
+def test_doctor_checks_node_of_local_farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("farm-state").mkdir(mode=0o700)
+    prepare(Path("farm-state"), 2)
+    found = json.loads(CliRunner().invoke(cli, ["doctor", "--json"]).stdout)["checks"]
+    assert ("configuration", "complete; this node is 'node-1'") in {(each["name"], each["text"]) for each in found}
 
 
 def test_ready_machine_exits_with_zero(configuration: Path) -> None:

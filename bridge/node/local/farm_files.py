@@ -41,7 +41,7 @@ from bridge.node.security.key_files import (
     save_signing_key,
     write_private_file,
 )
-from bridge.node.security.local_trust import UntrustedPathError, make_state_directory
+from bridge.node.security.local_trust import UntrustedPathError, check_state_directory, make_state_directory
 from bridge.node.settings.bundle import toml_text
 from bridge.node.settings.places import CONFIGURATION_NAME
 from bridge.sam.connection import SamBridge
@@ -52,6 +52,7 @@ from bridge.wire.membership.formation_state import FormationStateError, decode_f
 from consensus.storage import access_advice, replace_file
 
 LOOPBACK = "127.0.0.1"
+LOCK_NAME = "up.lock"
 SERVERS_MAX = 9
 REPORTING_PERIOD_MS = 2_000
 PORT_LIMIT = 65_535
@@ -101,7 +102,7 @@ def locked(directory: Path) -> Iterator[None]:
         make_state_directory(directory)
     except UntrustedPathError as error:
         raise LocalFarmError(str(error)) from None
-    descriptor = os.open(directory / "up.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -148,9 +149,16 @@ def prepare(directory: Path, servers: int, bridge: SamBridge | None = None) -> L
 
 def refuse_other_use(directory: Path) -> None:
     """Raise LocalFarmError if a demonstration would use the keys of a real farm, or write into the state of a node."""
+    try:
+        check_state_directory(directory)
+    except UntrustedPathError as error:
+        raise LocalFarmError(str(error)) from None
     master = directory / "master.key"
     found = [each for each in (directory / FORMATION_FILE, directory / CONFIGURATION_NAME) if each.exists()]
-    if master.exists() and not load_master_key(master).demo:
+    if not found and directory.is_dir() and not master.exists():
+        # A node that has not started may have any of its files here.
+        found = sorted(each for each in directory.iterdir() if each.name not in {LOCK_NAME, "farm.key"})
+    elif master.exists() and not load_master_key(master).demo:
         found.append(master)
     if found:
         raise LocalFarmError(
