@@ -157,8 +157,10 @@ def structure_writer(structure: Structure) -> Write:
     def write(message: Any, parts: list[bytes]) -> None:
         for step in steps:
             step(message, parts)
-        if flexible:
+        if tagged:
             _write_tagged_fields(message, parts, tagged)
+        elif flexible:
+            parts.append(_ONE_BYTE[0])
 
     return write
 
@@ -212,14 +214,15 @@ def _write_step(run: list[Field], *, flexible: bool) -> Write:
 
         return write_one
     pack = _layout(run).pack
-    getters = tuple(
-        attrgetter(field.name + ".bytes") if field.kind is Kind.UUID else attrgetter(field.name) for field in run
-    )
+    get = attrgetter(*[field.name + ".bytes" if field.kind is Kind.UUID else field.name for field in run])
 
     def write_fixed(message: Any, parts: list[bytes]) -> None:
-        parts.append(pack(*[get(message) for get in getters]))
+        parts.append(pack(get(message)))
 
-    return write_fixed
+    def write_several(message: Any, parts: list[bytes]) -> None:
+        parts.append(pack(*get(message)))
+
+    return write_fixed if len(run) == 1 else write_several
 
 
 def _value_reader(field: Field, *, flexible: bool) -> Read:
