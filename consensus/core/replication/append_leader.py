@@ -423,7 +423,7 @@ class AppendLeader:
         replica.outbox.send(peer, message)
         # A transport that repeats requests may lose messages without a notice, so its large messages do not get
         # additional time.
-        size_bytes = group_bytes(entries) if entries and not self._one_at_a_time else 0
+        size_bytes = 0 if self._one_at_a_time else len(encoded) or group_bytes(entries)
         progress.sent(correlation, previous, previous + len(entries), replica.now, self._round_number, size_bytes)
         progress.sent_commit, progress.commit_due_ms = commit, None
         self._tracker.wake_by(replica.now + self._patience_ms)

@@ -41,7 +41,7 @@ class RequestEncoder:
             message = request_to_wire(request, peer, self._configuration_before)
         else:
             entries, log = self.entries_of(request)
-            message = append_to_wire(request, peer, entries, b"" if LogEntry in map(type, entries) else log)
+            message = append_to_wire(request, peer, entries, log if entries is request.entries else b"")
         check_agreed(message, extensions)
         return encode_request(message, log=log)
 
