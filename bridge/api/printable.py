@@ -75,7 +75,7 @@ def wrapped(text: str, columns: int, taken: int = 0) -> list[str]:
     indent = min((taken or _HANG) + len(text) - len(text.lstrip()), columns * 3 // 4)
     lines = wrap(
         _WHOLE.sub(lambda found: found[0].replace(" ", _BLANK), text),
-        columns,
+        max(1, columns),
         initial_indent=" " * taken,
         subsequent_indent=" " * indent,
         break_long_words=False,
