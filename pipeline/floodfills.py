@@ -39,7 +39,7 @@ SPEC = TableSpec("closest_floodfills", arrow_schema(FLOODFILLS), ("destination",
 HASH_BYTES = 32
 CLOSEST_DEFAULT = 4
 """The number of floodfills that get a LeaseSet when a router floods it."""
-PARTITIONS_DEFAULT = 8
+PARTITIONS = 8
 _WORDS = 4
 _WORD_BITS = 64
 
@@ -47,11 +47,7 @@ Words = npt.NDArray[np.uint64]
 
 
 def closest_floodfills(
-    destinations: DataFrame,
-    routers: DataFrame,
-    today: date,
-    count: int = CLOSEST_DEFAULT,
-    partitions: int = PARTITIONS_DEFAULT,
+    destinations: DataFrame, routers: DataFrame, today: date, count: int = CLOSEST_DEFAULT
 ) -> DataFrame:
     """Return `count` rows per destination and day, the closest first (columns: `pipeline.schemas.FLOODFILLS`).
 
@@ -69,10 +65,10 @@ def closest_floodfills(
     all_routers = _hashes(routers, "router").agg(f.array_sort(f.collect_list("router")).alias("routers"))
     spread = (
         _hashes(destinations, "destination")
-        .groupBy(f.pmod(f.hash("destination"), f.lit(partitions)).alias("part"))
+        .groupBy(f.pmod(f.hash("destination"), f.lit(PARTITIONS)).alias("part"))
         .agg(f.array_sort(f.collect_list("destination")).alias("destinations"))
     )
-    pairs = spread.repartition(partitions, "part").crossJoin(f.broadcast(all_routers)).select("destinations", "routers")
+    pairs = spread.repartition(PARTITIONS, "part").crossJoin(f.broadcast(all_routers)).select("destinations", "routers")
     return pairs.mapInArrow(work, FLOODFILLS)
 
 

@@ -294,9 +294,8 @@ def start_query(
     available_now: bool,
     after_batch: Callable[[int], None] | None = None,
     gold: Gold | None = None,
-    entries: DataFrame | None = None,
 ) -> RunningQuery:
-    """Start the query that writes the log into the tables; `entries`: a stream with the columns of `farm`."""
+    """Start the query that writes the log into the tables."""
     lake = Lake(
         settings.output,
         window_ms(settings.window),
@@ -349,13 +348,13 @@ def start_query(
         # A bucket charges for each request, so it does not get previews.
         shown = None if settings.is_in_bucket else lake.show_newest
         return LocalQuery(farms.entries_reader(), write_entries, checkpoint, trigger_s, shown).start()
-    writes: WriteBatch = write
-    if entries is None and SERVERS in settings.source:
+    if SERVERS in settings.source:
         farm = refuse_other_farm(session, settings.source, lake.farms, settings.interrupt.check)
         refuse_unknown_topic(session, settings.source, settings.interrupt.check)
         entries = kafka_stream(session, settings.source, farm, lake.first_entries.get(farm))
-        writes = _while_farm(session, settings, farm, write)
-    found = found_in_log(session, source, lake.plan) if entries is None else found_in_rows(entries, lake.plan)
+        found, writes = found_in_rows(entries, lake.plan), _while_farm(session, settings, farm, write)
+    else:
+        found, writes = found_in_log(session, source, lake.plan), write
     return _started(found, writes, settings, CHECKPOINT, available_now=available_now)
 
 

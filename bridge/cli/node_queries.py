@@ -252,16 +252,14 @@ def _report_leader(known: ClusterAnswer, course: str) -> None:
         echo(f"{known.leader_name or 'Another node'} leads; {course}.", err=True)
 
 
-def find_node(
-    named: str | None, environment: Mapping[str, str] = os.environ, place: int = 0, places: int = 1
-) -> NodeAddress:
+def find_node(named: str | None, place: int = 0, places: int = 1) -> NodeAddress:
     """Return the address of the chosen node; a `ControlError` explains how to name one.
 
     `place` is the position of its URL among `places` URLs.
     """
-    chosen = named or environment.get(NODE_VARIABLE)
+    chosen = named or os.environ.get(NODE_VARIABLE)
     if chosen is None or not is_remote(chosen):
-        return find_control_socket(named, environment)
+        return find_control_socket(named, os.environ)
     # Imported here: the modules for TLS take longer to load than a request to a node of this machine.
     from bridge.node.control.connections.remote_node import remote_node  # noqa: PLC0415
 

@@ -111,12 +111,12 @@ class _Session:
 class LoopbackNetwork:
     """The sessions of all bridges that share this network, and its behavior; a test may change it at any time."""
 
-    def __init__(self, *, java_like: bool = False, session_delay_s: float = 0.0, connect_delay_s: float = 0.0) -> None:
+    def __init__(self, *, java_like: bool = False) -> None:
         self.java_like = java_like
         """True: STREAM CONNECT returns OK after the peer's STREAM ACCEPT, as in a Java router."""
-        self.session_delay_s = session_delay_s
+        self.session_delay_s = 0.0
         """Duration of SESSION CREATE in seconds: 20, 40 or 60 in i2pd 2.45.1, and about 12 in newer versions."""
-        self.connect_delay_s = connect_delay_s
+        self.connect_delay_s = 0.0
         """Seconds from STREAM CONNECT to its result; `java_like` adds the wait for STREAM ACCEPT, up to 60 s."""
         self.ping_after_s = math.inf
         """Seconds without a line until a bridge sends PING on a control connection; 180 in a Java router."""

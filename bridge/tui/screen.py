@@ -40,13 +40,13 @@ class Shown(Protocol):
         """Process a key or the mouse; return True to end the view."""
 
 
-async def show(shown: Shown, console: Console, refresh_s: float = REFRESH_S) -> None:
+async def show(shown: Shown, console: Console) -> None:
     """Show the content until its `press` returns True, or the terminal of the keys is closed."""
     descriptor = keys_descriptor(sys.stdin.fileno())
     wake = _Wake()
     with Terminal(console.file, descriptor) as terminal:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_draw, shown, console, terminal, refresh_s, wake)
+            nursery.start_soon(_draw, shown, console, terminal, wake)
             nursery.start_soon(_notice_signals, terminal, wake)
             if descriptor is None:
                 return
@@ -88,7 +88,7 @@ async def _notice_signals(terminal: Terminal, wake: _Wake) -> None:
             wake.set(whole=True)
 
 
-async def _draw(shown: Shown, console: Console, terminal: Terminal, refresh_s: float, wake: _Wake) -> None:
+async def _draw(shown: Shown, console: Console, terminal: Terminal, wake: _Wake) -> None:
     while True:
         wake.event = trio.Event()
         whole, wake.whole = wake.whole, False
@@ -97,7 +97,7 @@ async def _draw(shown: Shown, console: Console, terminal: Terminal, refresh_s: f
         width, height = size if all(size) else console.size
         lines = [padded(line, width) for line in shown.lines(width, height)]
         terminal.draw(rendered(lines, console), mouse=shown.mouse, whole=whole)
-        with trio.move_on_after(refresh_s):
+        with trio.move_on_after(REFRESH_S):
             await wake.event.wait()
 
 

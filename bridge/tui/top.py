@@ -219,9 +219,7 @@ async def follow_details(nodes: Callable[[], Sequence[NodeAddress]], live: LiveV
         nursery.start_soon(_read_timeline, live)
 
 
-async def show_local_farm(
-    picture: Callable[[], LocalFarmView], events: AsyncIterable[TraceEvent], console: Console | None = None
-) -> None:
+async def show_local_farm(picture: Callable[[], LocalFarmView], events: AsyncIterable[TraceEvent]) -> None:
     """Show all processes of a local farm, until the operator quits; the view of the leader counts."""
     live = LiveView(state=ViewState(quit_question="Stop the whole farm?"))
     async with trio.open_nursery() as nursery:
@@ -230,7 +228,7 @@ async def show_local_farm(
         nursery.start_soon(_read_log, live)
         nursery.start_soon(_read_timeline, live)
         nursery.start_soon(carry_out, live)
-        await _show(live, console or Console())
+        await _show(live, Console())
         nursery.cancel_scope.cancel()
 
 

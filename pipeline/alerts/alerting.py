@@ -192,7 +192,7 @@ def note_run_without_alerts(output: Output) -> None:
 
 
 class Alerting:
-    """The alerts of one run. `clock` returns seconds since the epoch."""
+    """The alerts of one run."""
 
     def __init__(
         self,
@@ -201,7 +201,6 @@ class Alerting:
         keep_firing_ms: int,
         notify: Callable[[str], None],
         metrics: RunMetrics | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._output = output
         self._store = AlertStore(output)
@@ -209,11 +208,10 @@ class Alerting:
         self._sql = _LOOK_SQL.replace("$keep_ms", str(keep_firing_ms))
         self._notify = notify
         self._metrics = metrics
-        self._clock = clock
         self._changed = threading.Condition()
         self._outcomes: list[Delivery] = []
         self._has_begun = False
-        self._backlog = Backlog(clock)
+        self._backlog = Backlog(time.time)
         self._stalled_farms: frozenset[str] = frozenset()
         self._is_nudged = self._is_last = self._is_stopped = False
         self._watched_version: int | None = None
@@ -250,13 +248,13 @@ class Alerting:
                 self._changed.notify_all()
             self._thread.join(STOP_SECONDS)
 
-    def finish(self, seconds: float = FINISH_SECONDS) -> None:
-        """Check again after the last batch; wait at most `seconds` until an attempt was made for each due message."""
+    def finish(self) -> None:
+        """Check again after the last batch; wait a limited time until an attempt was made for each due message."""
         with self._changed:
             self._backlog.take({}, is_full=False)
             self._has_begun, self._is_nudged, self._is_last = True, True, True
             self._changed.notify_all()
-            if not self._changed.wait_for(lambda: not self._is_last, seconds):
+            if not self._changed.wait_for(lambda: not self._is_last, FINISH_SECONDS):
                 self._notify("some alerts were not delivered; the next run will deliver them")
 
     def _done(self, outcome: Delivery) -> None:
@@ -414,7 +412,7 @@ class Alerting:
             self._metrics.count_attempt(is_delivered=not outcome.error)
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock(), UTC)
+        return datetime.now(UTC)
 
     def _report_once(self, problem: str) -> None:
         self._store.set_state(None, _CHECK, "blind", self._now(), problem)

@@ -67,11 +67,9 @@ class Selection(Protocol):
         """The columns, in this order."""
 
 
-def record_batches(
-    rows: Iterable[Row], farm: str, name: str | None = None, selection: Selection | None = None
-) -> Iterator[pa.RecordBatch]:
+def record_batches(rows: Iterable[Row], farm: str, name: str | None = None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the farm with the cluster id `farm` and the name `name` in order, in batches."""
-    return batches_of_logs([(farm, name, rows)], selection)
+    return batches_of_logs([(farm, name, rows)])
 
 
 def batches_of_logs(logs: Iterable[RowsOfLog], selection: Selection | None = None) -> Iterator[pa.RecordBatch]:

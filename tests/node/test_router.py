@@ -23,14 +23,13 @@ NOW_S = 1_767_225_600
 LEAF = new_demo_leaf()
 
 
-def file_router(directory: Path, *leaves: ServedLeaf, demo: bool = True, probe_timeout_s: float = 2.0) -> FileRouter:
+def file_router(directory: Path, *leaves: ServedLeaf, demo: bool = True) -> FileRouter:
     return FileRouter(
         directory,
         leaves,
         HostSampler(),
         LoopLag(),
         demo=demo,
-        probe_timeout_s=probe_timeout_s,
         clock=lambda: NOW_S * 1000,
     )
 
@@ -167,7 +166,7 @@ async def test_probe_of_unresponsive_service_times_out(
         raise AssertionError((host, port))
 
     monkeypatch.setattr("bridge.node.router.router.trio.open_tcp_stream", black_hole)
-    router = file_router(tmp_path, ServedLeaf(LEAF, ("127.0.0.1", 9)), probe_timeout_s=2.0)
+    router = file_router(tmp_path, ServedLeaf(LEAF, ("127.0.0.1", 9)))
     before_s = trio.current_time()
     assert not (await router.local_leaf_status(LEAF.hash)).healthy
     assert trio.current_time() - before_s == pytest.approx(2.0)

@@ -12,7 +12,6 @@ Files are relative to the directory of the list. `--farm` takes a name of the li
 does. Paths, tokens and certificates are read when `top` starts, so a mistake is reported before the screen changes.
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -49,9 +48,9 @@ class ListedFarm(Struct, frozen=True, forbid_unknown_fields=True):
     """Files with the certificates of the URLs: one for all, or one for each."""
 
 
-def default_list(environment: Mapping[str, str] = os.environ) -> Path:
+def default_list() -> Path:
     """Return the path of the user's list of farms."""
-    return user_directory("XDG_CONFIG_HOME", ".config", environment) / "farms.toml"
+    return user_directory("XDG_CONFIG_HOME", ".config") / "farms.toml"
 
 
 def decode_list(content: bytes) -> dict[str, ListedFarm]:

@@ -117,12 +117,10 @@ class Invitations:
         self,
         state_dir: Path,
         clock: Callable[[], int] = clock_ms,
-        random: Callable[[int], bytes] = os.urandom,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = state_dir / FILE_NAME
         self._clock = clock
-        self._random = random
         self._monotonic_s = monotonic_s
         self._file = _read(self._path)
         self._latest = self._file.latest_ms, monotonic_s()
@@ -179,7 +177,7 @@ class Invitations:
                     " (`garlicfarm invite list`)"
                 )
             kept = tuple(each for each in kept if each is not closed)
-        secret = self._random(SECRET_BYTES)
+        secret = os.urandom(SECRET_BYTES)
         made = Invitation(secret_hash(secret), uses, now_ms, min(now_ms + lifetime_s * 1000, _LATEST_MS))
         self._store((*kept, made), port)
         return made, secret

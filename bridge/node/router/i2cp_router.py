@@ -33,7 +33,6 @@ from bridge.node.router.i2cp_publishing import I2cpAccess, MasterSession, sessio
 from bridge.node.router.i2cp_queries import FAILURES_FOR_NO, RouterQueries
 from bridge.node.router.link import ControlAccess, RouterLost, Software
 from bridge.node.router.router import (
-    PROBE_TIMEOUT_S,
     LocalLeaves,
     MeasuredStatus,
     RouterError,
@@ -94,10 +93,9 @@ class I2cpRouter:
         alarms: Alarms,
         *,
         signing_key_of: Callable[[bytes], SigningKey | None],
-        probe_timeout_s: float = PROBE_TIMEOUT_S,
     ) -> None:
         self._access = access
-        self._leaves = LocalLeaves(leaves, probe_timeout_s)
+        self._leaves = LocalLeaves(leaves)
         self._host = host
         self._loop_lag = loop_lag
         self._alarms = alarms

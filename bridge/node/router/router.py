@@ -145,9 +145,8 @@ class LocalLeaves:
     The errors in a status do not contain addresses of this machine's network: all members read reports.
     """
 
-    def __init__(self, leaves: Sequence[ServedLeaf], probe_timeout_s: float) -> None:
+    def __init__(self, leaves: Sequence[ServedLeaf]) -> None:
         self._leaves = {leaf.destination.hash: leaf for leaf in leaves}
-        self._probe_timeout_s = probe_timeout_s
         self._healthy_since_s: dict[bytes, float] = {}
         self._conditions: dict[tuple[bytes, LeafFault], _Condition] = {}
 
@@ -167,7 +166,7 @@ class LocalLeaves:
             raise RouterError(f"{address_of(leaf_hash)} is not a leaf of this node: see [[leaf]] in its configuration")
         if leaf.probe is None:
             return {}
-        return {LeafFault.SERVICE: await probe_failure(*leaf.probe, self._probe_timeout_s)}
+        return {LeafFault.SERVICE: await probe_failure(*leaf.probe, PROBE_TIMEOUT_S)}
 
     def status(self, leaf_hash: bytes, found: Mapping[LeafFault, str | None]) -> LeafStatus:
         """Return the leaf's status, with the time that it has been healthy without a break.
@@ -215,11 +214,10 @@ class FileRouter:
         loop_lag: LoopLag,
         *,
         demo: bool,
-        probe_timeout_s: float = PROBE_TIMEOUT_S,
         clock: Callable[[], int] = clock_ms,
     ) -> None:
         self._directory = directory
-        self._leaves = LocalLeaves(leaves, probe_timeout_s)
+        self._leaves = LocalLeaves(leaves)
         self._host = host
         self._loop_lag = loop_lag
         self._demo = demo
