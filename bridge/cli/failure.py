@@ -7,7 +7,7 @@ Exit codes of every command: 0 done; 1 refused or failed, with the reason; 2 wro
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -74,6 +74,17 @@ def fail_to_read(file: str | Path, error: OSError | UnicodeDecodeError) -> NoRet
     if isinstance(error, OSError):
         fail(f"{file} cannot be read: {error.strerror or error}{access_advice(Path(file), error) or _OTHER_FILE}")
     fail(f"{file} cannot be read: {error}; write it in UTF-8")
+
+
+@contextmanager
+def needs_extra(packages: Collection[str], instruction: str) -> Iterator[None]:
+    """End the command with an instruction if an import in the block lacks one of the packages."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] in packages:
+            fail(instruction)
+        raise
 
 
 def reason_of(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from typing import Any, Final, SupportsIndex, TypeVar
 import click
 
 from bridge.cli.failure import REFUSED, interruptible
-from bridge.cli.printing import clear_screen, echo, is_terminal
+from bridge.cli.printing import echo, is_terminal
 from consensus.storage import errors_with_path, replace_file
 
 LEAST_TIMEOUT_S: Final = 0.1
@@ -164,7 +164,7 @@ def _repeat(show: Callable[[], None], sleep: Callable[[float], None] = time.slee
     is_first = True
     while True:
         if is_terminal():
-            clear_screen()
+            click.clear()
         elif not is_first:
             echo()
         try:

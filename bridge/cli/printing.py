@@ -138,11 +138,6 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def clear_screen() -> None:
-    """Clear the terminal."""
-    click.clear()
-
-
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     """Print named facts; a fact without a name continues the previous one."""
     width = max((len(name) for name, _ in facts), default=0)

@@ -12,13 +12,12 @@ from functools import partial
 
 import click
 
-from bridge.api.control import CommandAnswer
 from bridge.api.control_routes import COMMANDS, COMMANDS_CHECK
 from bridge.api.requests import CommandRequest, CostOrder, ExclusionOrder, ForceOrder
 from bridge.cli.help.completion import complete_leaf, complete_master
 from bridge.cli.node_queries import call_node, confirm_checked, node_option, query_node
 from bridge.cli.options import DashedCommand, NumberRange, SummaryGroup, json_option, yes_option
-from bridge.cli.printing import echo, print_json
+from bridge.cli.printing import echo, end_with_json
 from bridge.core.log.weights import OPERATOR_BOUNDS, THOUSANDTHS
 
 _LEAST, _MOST = OPERATOR_BOUNDS
@@ -74,11 +73,8 @@ def confirm_order(node: str | None, order: CommandRequest, question: str, *, yes
     confirm_checked(partial(query_node, node), COMMANDS_CHECK, order, question, yes=yes)
 
 
-def submit_command(node: str | None, command: CommandRequest, *, as_json: bool) -> CommandAnswer:
+def submit_command(node: str | None, command: CommandRequest, *, as_json: bool) -> None:
     """Submit a command and print its result, or end with the reason."""
     answer = call_node(node, COMMANDS, command)
-    if as_json:
-        print_json(answer)
-    else:
-        echo(f"{answer.text}.")
-    return answer
+    end_with_json(answer, as_json=as_json)
+    echo(f"{answer.text}.")

@@ -54,16 +54,10 @@ EndsWithin = Callable[[float | None], None]
 """Sets the deadline of the process, in seconds from now; None removes it."""
 
 
-def no_deadline(_: float | None) -> None:
-    """Do not set a deadline: the caller limits the end of the node."""
-
-
 class Node:
     """One node while it runs."""
 
-    def __init__(
-        self, configuration: NodeConfiguration, written: NodeConfiguration, ends_within: EndsWithin = no_deadline
-    ) -> None:
+    def __init__(self, configuration: NodeConfiguration, written: NodeConfiguration, ends_within: EndsWithin) -> None:
         """Read the files in the settings. `written` is the configuration before this process changed its address."""
         self._local = load_local_node(configuration)
         self._written = written
@@ -202,9 +196,7 @@ class Node:
         self._stop.set()
 
 
-async def run_node(
-    configuration: NodeConfiguration, *, stop_with_stdin: bool = False, ends_within: EndsWithin = no_deadline
-) -> None:
+async def run_node(configuration: NodeConfiguration, *, stop_with_stdin: bool = False, ends_within: EndsWithin) -> None:
     """Run one node until it is stopped; see the module."""
 
     async def live(settings: NodeConfiguration, written: NodeConfiguration) -> None:

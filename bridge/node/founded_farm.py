@@ -52,16 +52,6 @@ KEYS_PATIENCE_S = 5.0
 NO_SERVER = "this node is not a server of a farm yet (`garlicfarm status`): wait if it has just started, or use a voter"
 
 
-def _in_contact_with_all(_node_id: bytes, _within_s: float) -> bool:
-    """Return True: a farm without gossip, as in tests, counts every node as alive."""
-    return True
-
-
-def _describes_none(_node_id: bytes) -> str | None:
-    """Return None: without descriptions the addresses in the log are used."""
-    return None
-
-
 class FoundedFarm(Struct, frozen=True, kw_only=True):
     """The parts of a server of the farm."""
 
@@ -78,9 +68,9 @@ class FoundedFarm(Struct, frozen=True, kw_only=True):
     """Notices of the Raft server."""
     contact_within_ms: int
     """Longest age of a healthy member's last reply to the leader, in milliseconds."""
-    in_contact: Callable[[bytes, float], bool] = _in_contact_with_all
+    in_contact: Callable[[bytes, float], bool]
     """Returns True if gossip reached an identity within this number of seconds (`MemberDirectory.is_in_contact`)."""
-    endpoint_of: Callable[[bytes], str | None] = _describes_none
+    endpoint_of: Callable[[bytes], str | None]
     """Returns the endpoint of an identity's Raft server, from its own description."""
 
     def is_present(self, server_id: int, within_s: float) -> bool:

@@ -160,7 +160,7 @@ class Past:
         if self.first_ms is None:
             self.first_ms = row.log_time_ms
         elif row.log_time_ms != self._moment_ms:
-            self._moment_over()
+            self.moment_over()
         self._moment_ms = row.log_time_ms
         self.last_ms = max(self.last_ms, row.log_time_ms)
         self.rows += 1
@@ -177,7 +177,7 @@ class Past:
 
     def window_over(self, window: Window) -> None:
         """End a window, after every row before its end."""
-        self._moment_over()
+        self.moment_over()
         self.windows += 1
         leaves = {server: own for server, own in self.courses[0].leaves().items() if server not in self._removed}
         self._judge(window, leaves)
@@ -188,15 +188,12 @@ class Past:
             weights.append({server: sum(1 / each for each in own) for server, own in factors.items()})
         self._before = window.end_ms, weights
 
-    def finish(self) -> None:
-        """End the past after its last row."""
-        self._moment_over()
-
     def length_ms(self) -> int:
         """Return the length of the provided log time."""
         return 0 if self.first_ms is None else self.last_ms - self.first_ms
 
-    def _moment_over(self) -> None:
+    def moment_over(self) -> None:
+        """End the current log time, also after the last row."""
         for course in self.courses:
             course.moment_over(self._removed)
 

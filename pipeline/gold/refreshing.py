@@ -253,8 +253,8 @@ def _by_duckdb(portions: Sequence[_Job], kept: pa.Table) -> list[DataFile]:
     return added
 
 
-def fold(sources: Sources, table: Table, gold: FoldedTable, since: datetime | None, query: str, batch: int) -> bool:
-    """Add the source's rows from `since` on to a table, or make it again (None); return False if it has the batch."""
+def fold(sources: Sources, table: Table, gold: FoldedTable, since: datetime | None, query: str, batch: int) -> None:
+    """Add the source's rows from `since` on to a table, or make it again (None), unless it has the batch already."""
     files = sources.files(gold.source)
     if since is not None:
         files = [each for each in files if each.youngest is not None and each.youngest >= since]
@@ -264,10 +264,8 @@ def fold(sources: Sources, table: Table, gold: FoldedTable, since: datetime | No
         sources.view(connection, gold.source, files)
         connection.execute(f"CREATE TEMP VIEW {gold.source} AS SELECT * FROM all_{gold.source}")  # noqa: S608 - own
         made = connection.execute(gold.sql).to_arrow_table().select(table.spec.schema.names)
-    if made_through(table, query) >= batch:
-        return False
-    table.exchange(made_by(query, batch, batch), table.written(made.cast(table.spec.schema)), table.files())
-    return True
+    if made_through(table, query) < batch:
+        table.exchange(made_by(query, batch, batch), table.written(made.cast(table.spec.schema)), table.files())
 
 
 def without(rows: pa.Table, windows: pa.Table) -> pa.Table:

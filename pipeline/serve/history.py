@@ -113,7 +113,7 @@ def replayed(
                         pasts[farm] = Past(settings, left_at, removals.get(farm, ()))
                     _take(pasts[farm], row)
     for past in pasts.values():
-        past.finish()
+        past.moment_over()
     return pasts
 
 

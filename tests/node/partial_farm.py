@@ -27,4 +27,5 @@ def partial_farm(applied_state: Any, **parts: Any) -> FoundedFarm:
     )
     nothing: Any = None
     known = KnownFarm(FOUNDING, nothing, applied_state)
-    return FoundedFarm(known=known, **{**rest, "reconciling": reconciling, **parts})
+    gossip = {"in_contact": lambda *_: True, "endpoint_of": lambda _: None}
+    return FoundedFarm(known=known, **{**rest, **gossip, "reconciling": reconciling, **parts})

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -119,5 +120,5 @@ def test_stored_farm_decides_from_first_datagram(
 
     monkeypatch.setattr(joined_node, "open_membership", open_membership)
     with pytest.raises(ExceptionGroup):
-        trio.run(app.run_node, load_configuration(node.configuration))
+        trio.run(partial(app.run_node, load_configuration(node.configuration), ends_within=lambda _: None))
     assert accepted == ([True] * 4 if stored_state == "without farm" else [True, True, False, False])

@@ -106,7 +106,7 @@ async def test_traced_walk_matches_document_within_twenty_hops(tmp_path: Path) -
 
     async def run_node(file: Path) -> None:
         configuration = load_configuration(file)
-        await Node(configuration, configuration).run(stop_with_stdin=False)
+        await Node(configuration, configuration, lambda _: None).run(stop_with_stdin=False)
 
     async with trio.open_nursery() as nursery:
         # Given a farm of two nodes that publishes

@@ -6,9 +6,8 @@ The options have the names of Kafka's tools. The decoder of Kafka's messages is 
 command runs.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ import trio
 from click.core import ParameterSource
 from msgspec import Struct
 
-from bridge.cli.failure import fail, fail_to_read, failures, interruptible
+from bridge.cli.failure import fail, fail_to_read, failures, interruptible, needs_extra
 from bridge.cli.options import file_path, timeout_option
 from consensus.net import CertificateError
 from consensus.protocols import kafka
@@ -28,9 +27,12 @@ NO_SERVER = (
     f"give the address of a server of the quorum: --bootstrap-controller HOST:PORT, or {CONTROLLERS_VARIABLE}; for a"
     " farm, --bootstrap-server HOST:PORT"
 )
-HOW_TO_INSTALL = "KRaft needs the packages kio and crc32c; install them with: pip install 'garlicfarm[kafka]'"
 PATIENCE_S = 10.0
-_EXTRA = ("cramjam", "crc32c", "kio")
+needs_kafka = partial(
+    needs_extra,
+    ("cramjam", "crc32c", "kio"),
+    "KRaft needs the packages kio and crc32c; install them with: pip install 'garlicfarm[kafka]'",
+)
 
 T = TypeVar("T")
 Question = Callable[["protocol.QuorumClient"], Awaitable[T]]
@@ -46,17 +48,6 @@ set_option = click.option(
     help="A setting in place of the one in the file; may be given several times. Other users of this machine can read a"
     " command line: put passwords into the file (sasl.jaas.config, ssl.keystore.password), with mode 0600.",
 )
-
-
-@contextmanager
-def needs_kafka() -> Iterator[None]:
-    """End the command with an instruction if an import in the block lacks the extra."""
-    try:
-        yield
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] in _EXTRA:
-            fail(HOW_TO_INSTALL)
-        raise
 
 
 def read_settings(file: Path, changes: Sequence[str]) -> dict[str, str]:

@@ -1,15 +1,16 @@
 """Common parts of the commands of `garlicfarm zmq-raft`: ident and peers, and the end of a command without pyzmq."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 
 import click
 
-from bridge.cli.failure import fail, fail_to_read
+from bridge.cli.failure import fail, fail_to_read, needs_extra
 from consensus.protocols import zmq_raft as protocol
 
 IDENT_VARIABLE = "GARLICFARM_ZMQ_IDENT"
-HOW_TO_INSTALL = "ØMQ Raft needs the package pyzmq; install it with: pip install 'garlicfarm[zmq]'"
+needs_pyzmq = partial(
+    needs_extra, ("zmq",), "ØMQ Raft needs the package pyzmq; install it with: pip install 'garlicfarm[zmq]'"
+)
 
 _IDENT_BYTES_MAX = 4_096
 
@@ -35,17 +36,6 @@ ident_option = click.option(
     help=f"The cluster's ident, which the package calls its secret (default: ${IDENT_VARIABLE}, then none). Other users"
     " of this machine can read a command line: @FILE reads the ident from a file, @- from standard input.",
 )
-
-
-@contextmanager
-def needs_pyzmq() -> Iterator[None]:
-    """End the command with an instruction if an import in the block lacks the extra."""
-    try:
-        yield
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] == "zmq":
-            fail(HOW_TO_INSTALL)
-        raise
 
 
 def parse_peer(text: str) -> protocol.Peer:
