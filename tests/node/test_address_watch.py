@@ -84,9 +84,9 @@ def started(stage: Stage) -> AddressWatch:
     return watch
 
 
-@pytest.mark.parametrize("new", [NEW, ELSEWHERE, IPV6])
-def test_changed_address_replaces_all_chosen_addresses(tmp_path: Path, new: LanInterface) -> None:
-    stage = Stage(tmp_path)
+@each_case(("old", "new"), [(OLD, NEW), (OLD, ELSEWHERE), (IPV6, replace(IPV6, host="fd00::6"))])
+def test_changed_address_replaces_all_chosen_addresses(tmp_path: Path, old: LanInterface, new: LanInterface) -> None:
+    stage = Stage(tmp_path, "", old)
     watch = started(stage)
     with pytest.raises(AddressChangedError, match=new.host) as changed:
         stage.check(watch, new, DOCKER)
@@ -94,7 +94,7 @@ def test_changed_address_replaces_all_chosen_addresses(tmp_path: Path, new: LanI
     assert {address.host for address in addresses_of(configuration).values()} == {new.host}
     assert configuration.gossip is not None
     assert configuration.gossip.broadcast == Address(new.broadcast_host, 7668)
-    assert configuration.gossip.interface == ("eth0" if new is IPV6 else None)
+    assert configuration.gossip.interface == ("eth0" if old is IPV6 else None)
 
 
 async def test_changed_address_is_detected_within_two_checks(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -140,13 +140,16 @@ def test_missing_address_raises_alarm_until_it_returns(tmp_path: Path, left: tup
     assert stage.alarm() is None
 
 
-def test_lan_node_does_not_move_to_vpn(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+@each_case(("old", "new"), [(OLD, TAILSCALE), (OLD, IPV6), (IPV6, NEW)])
+def test_node_does_not_move_to_another_kind_of_network(tmp_path: Path, old: LanInterface, new: LanInterface) -> None:
+    stage = Stage(tmp_path, "", old)
     watch = started(stage)
-    stage.check(watch, TAILSCALE)
+    stage.check(watch, new)
     alarm = stage.alarm()
     assert alarm is not None
-    assert TAILSCALE.host in alarm.text
+    assert new.host in alarm.text
+    assert f"to use {new.host} instead, restart the node" in alarm.action
+    assert chosen_anew(stage.configuration, stage.network) == stage.configuration
 
 
 def test_missing_configured_address_is_named_in_alarm(tmp_path: Path) -> None:

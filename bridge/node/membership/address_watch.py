@@ -181,8 +181,12 @@ def chosen_anew(configuration: NodeConfiguration, network: Network | None = None
 
 
 def _may_follow(old: ChosenAddress, new: ChosenAddress) -> bool:
-    """Return False for a move from a LAN to another kind of network: the node would not move back to the LAN later."""
-    return reach_of(new.interface) is Reach.LAN or reach_of(old.interface) is not Reach.LAN
+    """Return False for a move from a LAN to a VPN, or between IPv4 and IPv6: the node would not move back later.
+
+    The other nodes use one address each, so they cannot reach an address of the other version.
+    """
+    is_same_version = (":" in old.host) == (":" in new.host)
+    return is_same_version and (reach_of(new.interface) is Reach.LAN or reach_of(old.interface) is not Reach.LAN)
 
 
 def addresses_of(configuration: NodeConfiguration) -> dict[str, Address]:
