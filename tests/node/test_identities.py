@@ -73,7 +73,7 @@ class FakeAgent:
 
 @dataclass
 class FakeAdmissions:
-    """A file of admissions, which is written when a task waits for news."""
+    """A file of admissions; `news` writes it."""
 
     out: frozenset[bytes]
     node: "Node"

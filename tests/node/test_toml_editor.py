@@ -62,7 +62,7 @@ def test_tables_are_added_after_existing_ones() -> None:
     assert add_tables(made, "leaf", []) == made
 
 
-def test_one_of_several_tables_is_changed() -> None:
+def test_listed_table_is_changed_alone() -> None:
     text = '[[leaf]]\nprobe = "a:1"\n[[leaf]]  # the second\nprobe = "b:2" # here\n[log]\n'
     made = set_listed_table(text, "leaf", 1, {"master": "x"}, ["probe"])
     assert made == '[[leaf]]\nprobe = "a:1"\n[[leaf]]  # the second\nmaster = "x"\n#probe = "b:2" # here\n[log]\n'
