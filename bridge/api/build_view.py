@@ -6,7 +6,7 @@
 Pure code: tests check the operator's view without a terminal or a farm.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import attrgetter
 from typing import Any
@@ -170,9 +170,10 @@ def build_view(inputs: ViewInputs) -> FarmView:
         names.update((server_id, each.name) for server_id, each in admitted.items() if each.name is not None)
     if inputs.node.raft_id is not None:
         names[inputs.node.raft_id] = inputs.node.name
+    members = _members(inputs)
     farm = None if inputs.log is None else _FarmPart(inputs.log, names, inputs.address_of)
-    raft = _no_raft() if farm is None else farm.raft()
-    members, reports = _members(inputs), () if farm is None else farm.reports()
+    raft = _no_raft() if farm is None else farm.raft(members)
+    reports = () if farm is None else farm.reports()
     unreachable_ids = _unreachable(inputs) - udp_blocked(inputs.node, raft, members, reports)
     view = FarmView(
         taken_at_ms=inputs.taken_at_ms,
@@ -349,23 +350,29 @@ class _FarmPart:
             for leaf in server.report.destinations
         }
 
-    def raft(self) -> RaftView:
+    def raft(self, members: Sequence[MemberView]) -> RaftView:
+        """Return the view of Raft; the endpoints in the log are older than those of the members."""
         farm, raft, names = self._farm, self._farm.raft, self._names
-        endpoints = {server.server_id: server.endpoint for server in raft.configuration.servers}
+        endpoints = {integer_id(server.server_id): server.endpoint for server in raft.configuration.servers}
+        endpoints.update(
+            (each.raft_id, each.endpoint)
+            for each in members
+            if each.raft_id in endpoints and each.endpoint is not None and each.server_role is not ServerRole.NONE
+        )
         leader = None if raft.leader is None else integer_id(raft.leader)
         return RaftView(
             role=RaftRole(raft.role.value),
             term=raft.term,
             leader_id=leader,
             leader_name=None if leader is None else names.get(leader),
-            leader_endpoint=None if raft.leader is None else endpoints.get(raft.leader),
+            leader_endpoint=None if leader is None else endpoints.get(leader),
             first_index=farm.first_index,
             last_index=raft.last.index,
             commit_index=raft.commit_index,
             applied_index=farm.applied_index,
             log_time_ms=farm.log_time_ms,
-            voters=self._servers(raft.configuration.voter_ids),
-            learners=self._servers(raft.configuration.learner_ids),
+            voters=self._servers(raft.configuration.voter_ids, endpoints),
+            learners=self._servers(raft.configuration.learner_ids, endpoints),
             followers=tuple(
                 FollowerView(
                     raft_id=integer_id(each.server_id),
@@ -390,13 +397,13 @@ class _FarmPart:
             not_reporting=farm.not_reporting,
         )
 
-    def _servers(self, master: frozenset[ServerId]) -> tuple[VoterView, ...]:
+    def _servers(self, chosen: frozenset[ServerId], endpoints: Mapping[int, str]) -> tuple[VoterView, ...]:
         admitted = self._farm.state.admitted
         evicted = {raft_id for raft_id, each in admitted.items() if each.standing is Standing.EVICTED}
         return tuple(
-            VoterView(raft_id, server.endpoint, self._names.get(raft_id), raft_id in evicted)
+            VoterView(raft_id, endpoints[raft_id], self._names.get(raft_id), raft_id in evicted)
             for server in self._farm.raft.configuration.servers
-            if server.server_id in master
+            if server.server_id in chosen
             for raft_id in (integer_id(server.server_id),)
         )
 

@@ -214,11 +214,23 @@ def test_leaving_node_shown_as_left() -> None:
 
 def test_raft_view_has_names_and_follower_lag() -> None:
     raft = view_of(Log()).raft
-    assert (raft.role, raft.term, raft.leader_name, raft.leader_endpoint) == (RaftRole.LEADER, 7, "m", "tcp://one:1")
+    assert (raft.role, raft.term, raft.leader_name) == (RaftRole.LEADER, 7, "m")
+    assert raft.leader_endpoint == INPUTS.endpoint
     assert (raft.first_index, raft.last_index, raft.commit_index, raft.applied_index) == (1, 20, 19, 18)
     assert [(each.raft_id, each.name) for each in raft.voters] == [(1, "m"), (2, "b")]
     [follower] = raft.followers
     assert (follower.name, follower.match_index, follower.lag_entries, follower.last_contact_ms) == ("b", 15, 5, 40)
+
+
+def test_voter_is_shown_with_address_of_its_member() -> None:
+    log = Log()
+    state = replace(log.farm.state, admitted={1: Admitted(OWN, "m"), 2: Admitted(B, "b")})
+    assert [each.endpoint for each in view_of(log, state=state).raft.voters] == [
+        "tcp://10.0.0.1:7669",
+        "tcp://10.0.0.2:7669",
+    ]
+    unseen = build_view(replace(INPUTS, log=replace(farm_inputs(log), state=state)))
+    assert [each.endpoint for each in unseen.raft.voters] == ["tcp://10.0.0.1:7669", "tcp://two:2"]
 
 
 def test_evicted_voter_marked_until_out_of_configuration() -> None:

@@ -177,7 +177,6 @@ class FarmAdmin:
     async def cluster(self) -> ClusterAnswer:
         """Return the leader and the voters."""
         view = self.make_view()
-        endpoints: dict[int | None, str | None] = {member.raft_id: member.endpoint for member in view.members}
         raft = view.raft
         return ClusterAnswer(
             cluster=view.farm.cluster,
@@ -187,11 +186,8 @@ class FarmAdmin:
             commit_index=raft.commit_index,
             leader_id=raft.leader_id,
             leader_name=raft.leader_name,
-            leader_endpoint=endpoints.get(raft.leader_id) or raft.leader_endpoint,
-            voters=tuple(
-                VoterView(voter.raft_id, endpoints.get(voter.raft_id) or voter.endpoint, voter.name)
-                for voter in raft.voters
-            ),
+            leader_endpoint=raft.leader_endpoint,
+            voters=tuple(VoterView(voter.raft_id, voter.endpoint, voter.name) for voter in raft.voters),
         )
 
     async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
