@@ -14,6 +14,7 @@ The texts name servers, not only their number, and do not contain continuously c
 when the facts change, and each change is an event.
 """
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -60,7 +61,7 @@ from consensus import counted
 
 WAITING_ALARMS = (KEY_RETIRED.kind, FORMATION.kind, NOT_ADMITTED.kind, REFUSED_BY_PEERS.kind, ISOLATED.kind)
 """Alarms that explain why a node waits. Causes come first: with a wrong key, formation does not get usable messages."""
-_DOWN_ACTION = "start {0} again, and check that UDP (gossip) and TCP (consensus) reach {0}"
+_DOWN_ACTION = "start {0} again{1}, and check that UDP (gossip) and TCP (consensus) reach {0}"
 _REPLACE_ACTION = (
     f"to replace {{}}a server that will not return, {ADD_NODE}; once the new server votes, the farm removes the old"
     " one automatically"
@@ -471,13 +472,24 @@ def _down_actions(facts: FarmFacts) -> list[str]:
     replace_evicted = [REPLACE_EVICTED] if len(lost_servers) < len(facts.down) else []
     if not lost_servers:
         return replace_evicted
-    start = _DOWN_ACTION.format("it" if len(lost_servers) == 1 else "them")
+    starts = _start_commands(view, [name for _, name in lost_servers])
+    start = _DOWN_ACTION.format("it" if len(lost_servers) == 1 else "them", f" ({starts})" if starts else "")
     spare = len(servers) - view.farm.expect
     lost_voters = [name for raft_id, name in lost_servers if raft_id in servers]
     if len(lost_voters) > spare:
         return [start, _REPLACE_ACTION.format("the evicted server, or " if replace_evicted else "")]
     commands = " and ".join(f"`garlicfarm servers remove {name}`" for name in sorted(name for _, name in lost_servers))
     return [start, f"remove a server that will not return: {commands}", *replace_evicted]
+
+
+def _start_commands(view: FarmView, names: Sequence[str]) -> str:
+    """Return the commands that start nodes of a farm of `garlicfarm up` again; empty for any other farm."""
+    farm, _, name = view.node.state_directory.rpartition("/")
+    if not view.farm.demo or name != view.node.name:
+        return ""
+    return " and ".join(
+        f"`garlicfarm run --config {shlex.quote(f'{farm}/{each}/node.toml')}`" for each in sorted(names)
+    )
 
 
 def _unhealthy_leaves(facts: FarmFacts) -> list[MetaEntryView | LeafView]:

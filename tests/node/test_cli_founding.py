@@ -172,6 +172,7 @@ def test_join_with_taken_name_of_host_uses_own_name(garlicfarm: Call, monkeypatc
     token = str(Token((InviterAddress("127.0.0.1", 1),), bytes(32), bytes(16)))
     refused = garlicfarm("join", token, *BIND, "--name", "named", "--no-start")
     assert (refused.exit_code, names) == (1, ["named"])
+    assert "repeat the command with it (--name)" in refused.stderr
     assert garlicfarm("join", token, *BIND, "--no-start").exit_code == 0
     configuration = load_configuration(node_places().configuration)
     own = own_end("cloned", load_identity(configuration.state_dir).node_id)

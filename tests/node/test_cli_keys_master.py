@@ -20,6 +20,7 @@ from bridge.cli.founding import new_files
 from bridge.cli.keys import master as master_command
 from bridge.cli.keys import receive as receiving
 from bridge.cli.main import cli
+from bridge.node.inviting.redeeming import JoinError
 from bridge.node.inviting.spare_keys import SpareKeys
 from bridge.node.membership.own_name import note_name, remembered_name
 from bridge.node.security.key_files import load_farm_key, load_master_key, load_signing_key
@@ -30,7 +31,7 @@ from bridge.node.settings.places import Places, node_places
 from bridge.node.settings.toml_editor import add_tables
 from bridge.wire.i2p.destination_keys import TRANSIENT_LIFE_S, SigningKey, new_master_key, signing_key_text
 from bridge.wire.keys.farm_key import FarmKey, new_farm_key
-from bridge.wire.keys.invitation import Granted, InviterAddress, Token
+from bridge.wire.keys.invitation import Granted, InviterAddress, RefusalCode, Token
 from gossip.node import NodeIdentity, load_identity
 from tests.node.test_cli_founding import STEPS_MAX, STRIDE, killed
 
@@ -174,6 +175,16 @@ def test_received_key_replaces_destination_of_its_master(garlicfarm: Call, monke
     assert second.destination is None
     assert second.signing_key is not None
     assert load_signing_key(second.signing_key).destination == key.destination
+
+
+def test_taken_name_of_joined_node_refers_to_its_setting(garlicfarm: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def redeem(*_: object) -> Granted:
+        raise JoinError("a running node has this name: choose another name", RefusalCode.NAME_TAKEN)
+
+    monkeypatch.setattr(receiving, "redeem", redeem)
+    refused = garlicfarm("keys", "receive", str(Token((InviterAddress("127.0.0.1", 9),), bytes(32), bytes(16))))
+    assert refused.exit_code == 1
+    assert f"choose another name, set `name` in {node_places().configuration}, start" in refused.stderr
 
 
 def test_unfit_configuration_is_refused_before_token(garlicfarm: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,7 @@ async def test_token_gives_farm_key(tmp_path: Path) -> None:
 async def test_token_stays_valid_after_taken_name(tmp_path: Path) -> None:
     async with stage(tmp_path) as node:
         token, identity = node.token(), NodeIdentity.throwaway()
-        with pytest.raises(JoinError, match="has the name 'site-a': repeat the command with another --name"):
+        with pytest.raises(JoinError, match="has the name 'site-a': choose another name"):
             await redeem(token, identity, "site-a")
         assert node.refused == [RefusalCode.NAME_TAKEN]
         assert (await redeem(token, NodeIdentity.throwaway(), "site-b")).inviter == "site-a"

@@ -171,6 +171,14 @@ def test_blocked_udp_is_alarm_at_leader_and_follower(number: int, names: tuple[s
     assert "UDP port" in judgment.advice
 
 
+def test_local_farm_with_down_node_has_its_start_command() -> None:
+    view = with_status(healthy(), node_2=MemberStatus.DEAD)
+    view = replace(view, node=replace(view.node, state_directory=f"/my farm/{view.node.name}"))
+    assert "again (`garlicfarm run --config '/my farm/node-2/node.toml'`), and" in verdict(view).advice
+    real = replace(view, farm=replace(view.farm, demo=False))
+    assert "--config" not in verdict(real).advice
+
+
 def test_follower_without_gossip_counts_no_server_down() -> None:
     view = dead_in_gossip(healthy(2), "node-1", "node-3")
     old = replace(view, reports=tuple(replace(each, age_ms=58_000) for each in view.reports))

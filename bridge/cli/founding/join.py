@@ -110,8 +110,10 @@ def _granted(places: Places, token: Token, identity: NodeIdentity, name: str | N
     try:
         return trio.run(redeem, token, identity, name or host)
     except JoinError as error:
-        if name is not None or error.code is not RefusalCode.NAME_TAKEN:
+        if error.code is not RefusalCode.NAME_TAKEN:
             raise
+        if name is not None:
+            raise JoinError(f"{error}, and repeat the command with it (--name)") from None
     own = own_end(host, identity.node_id)
     granted = trio.run(redeem, token, identity, own)
     with as_node_user(places):

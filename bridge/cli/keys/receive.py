@@ -32,7 +32,7 @@ from bridge.node.settings.configuration import NodeConfiguration, load_configura
 from bridge.node.settings.places import Places, node_places
 from bridge.node.settings.toml_editor import EditError, add_tables, set_listed_table
 from bridge.wire.i2p.destination_keys import DestinationKeyError, SigningKey, parse_signing_key
-from bridge.wire.keys.invitation import Granted, Token, parse_token
+from bridge.wire.keys.invitation import Granted, RefusalCode, Token, parse_token
 from bridge.wire.keys.text import KeyTextError
 from gossip import StateError
 from gossip.node import load_identity
@@ -82,7 +82,13 @@ def _granted(places: Places, configuration: NodeConfiguration, token: Token) -> 
     with as_node_user(places):
         identity = load_identity(configuration.state_dir)
         name = remembered_name(configuration).name
-    granted = trio.run(redeem, token, identity, name)
+    try:
+        granted = trio.run(redeem, token, identity, name)
+    except JoinError as error:
+        if error.code is not RefusalCode.NAME_TAKEN:
+            raise
+        where = f"`name` in {places.configuration}"
+        raise JoinError(f"{error}, set {where}, start the node again, and repeat the command") from None
     if parse_bundle(granted.bundle)[0].label != label:
         raise KeyFileError("the token belongs to another farm; the files here stay as they were")
     return granted

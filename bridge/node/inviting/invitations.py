@@ -207,7 +207,7 @@ class Invitations:
         if closed is not None and not (closed is RefusalCode.USED and repeats and now_ms < found.ends_ms):
             raise RedeemError(closed, f"{_CLOSED[closed]}. `garlicfarm invite new` makes a new token")
         if is_name_taken:
-            text = f"a running node of the farm has the name {joiner.name!r}: repeat the command with another --name"
+            text = f"a running node of the farm has the name {joiner.name!r}: choose another name"
             raise RedeemError(RefusalCode.NAME_TAKEN, text)
         return found if repeats else self._replace(found, _with_use(found, Use(node_id, joiner.name, now_ms)))
 
