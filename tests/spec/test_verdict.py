@@ -117,7 +117,7 @@ def test_dead_voter_named_by_leader_and_follower(number: int) -> None:
 @pytest.mark.parametrize(("dead", "pronoun"), [(("node_3",), "it"), (("node_3", "node_4"), "them")])
 def test_advice_for_dead_servers_agrees_in_number(dead: Sequence[str], pronoun: str) -> None:
     found = verdict(with_status(healthy(servers=5), **dict.fromkeys(dead, MemberStatus.DEAD)))
-    assert found.advice.startswith(f"start {pronoun} again, ")
+    assert found.advice.startswith(f"start {pronoun} again (")
     assert f"(consensus) reach {pronoun};" in found.advice
 
 
