@@ -28,6 +28,9 @@ from bridge.api.trace import Scalar, TraceEvent
 
 APART_MS: Final = 15_000
 """Longest time between two steps; earlier events belong to another change."""
+REPLAYED_MS: Final = 60_000
+"""Age in milliseconds from which a choice of a publisher was made before the node applied its entry. Clocks and log
+time differ by less."""
 
 
 class Step(Record, frozen=True):
@@ -92,13 +95,15 @@ def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
 def _steps_once(ordered: Iterable[TraceEvent]) -> Iterator[TraceEvent]:
     """Yield the possible steps; skip steps that a started node repeats.
 
-    A started node begins to follow a leader that led before, and receives the choices of publishers that it missed.
+    A started node begins to follow a leader that led before, and applies entries with earlier choices of publishers.
     """
     started, choices = set[str](), set[tuple[int, Scalar]]()
     for event in ordered:
         if event.kind == NODE_STARTED.kind:
             started.add(event.node)
         elif event.kind == PUBLISHER_CHOSEN.kind and event.log_time_ms is not None:
+            if event.time_ms - event.log_time_ms > REPLAYED_MS:
+                continue
             choice = (event.log_time_ms, event.data.get("server"))
             if choice not in choices:
                 choices.add(choice)

@@ -65,6 +65,13 @@ def test_doctor_checks_node_of_local_farm(tmp_path: Path, monkeypatch: pytest.Mo
     assert ("configuration", "complete; this node is 'node-1'") in {(each["name"], each["text"]) for each in found}
 
 
+@pytest.mark.parametrize(("seed", "result"), [("10.0.0.9:7668", "ok"), ("[fd00::9]:7668", "problem"), ("host:1", "ok")])
+def test_seeds_of_other_address_family_are_a_problem(configuration: Path, seed: str, result: str) -> None:
+    text = configuration.read_text().replace("[gossip]\n", f'[gossip]\nseeds = ["{seed}"]\n')
+    configuration.write_text(text)
+    assert results("--config", str(configuration))[1]["address"] == result
+
+
 def test_ready_machine_exits_with_zero(configuration: Path) -> None:
     code, found = results("--config", str(configuration))
     assert code == 0

@@ -158,6 +158,20 @@ def test_join_accepts_public_address_if_bundle_does(
     assert (default_configuration() is not None) is allow_wan
 
 
+def test_join_of_farm_on_this_machine_uses_free_ports(garlicfarm: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def redeem(*_: object) -> Granted:
+        return Granted(bundle_text(new_farm_key(3), {"gossip": {"seeds": ["127.0.0.1:31370"]}}), "site-a", ())
+
+    monkeypatch.setattr(join_command, "redeem", redeem)
+    token = str(Token((InviterAddress("127.0.0.1", 1),), bytes(32), bytes(16)))
+    assert garlicfarm("join", token, "--no-start").exit_code == 0
+    configuration = load_configuration(node_places().configuration)
+    assert configuration.gossip is not None
+    binds = configuration.gossip.bind, configuration.consensus.bind
+    assert {each.host for each in binds} == {"127.0.0.1"}
+    assert {7668, 7669}.isdisjoint(each.port for each in binds)
+
+
 def test_join_with_taken_name_of_host_uses_own_name(garlicfarm: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     names = list[str]()
 

@@ -352,6 +352,15 @@ def test_restart_of_a_follower_does_not_begin_takeover() -> None:
     assert last_take_over([*take_over, *restart]) == expected
 
 
+@pytest.mark.parametrize("age_ms", [2_000, 3_000_000])
+def test_earlier_choice_in_log_of_new_node_is_not_takeover(age_ms: int) -> None:
+    started = event(5_000_000, "node-started")
+    chosen = TraceEvent(
+        2, 5_001_000, 5_001_000 - age_ms, "publisher-chosen", "node-2", {"server": 1, "reason": "its score"}
+    )
+    assert bool(last_take_over([started, chosen])) is (age_ms == 2_000)
+
+
 def test_mouse_reports_are_parsed_and_releases_skipped() -> None:
     assert list(
         KeyReader().keys_in(b"\x1b[<0;3;2M\x1b[<0;3;2m\x1b[<64;1;1M\x1b[<69;1;9M\x1b[<2;1;1M\x1b[<32;1;1Mq")

@@ -36,6 +36,7 @@ from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import ask_secret, echo, is_terminal, print_json
 from bridge.cli.router.attaching import offer_router
 from bridge.node.inviting.redeeming import JoinError, redeem
+from bridge.node.local.farm_files import loopback_settings
 from bridge.node.membership.own_name import note_name, own_end
 from bridge.node.security.key_files import read_private_file
 from bridge.node.settings.bundle import BundleError, parse_bundle
@@ -44,6 +45,7 @@ from bridge.node.settings.places import Places, node_places
 from bridge.wire.i2p.destination_keys import DestinationKeyError, SigningKey, parse_signing_key
 from bridge.wire.keys.invitation import TOKEN_LIMIT_CHARACTERS, Granted, RefusalCode, Token, parse_token
 from bridge.wire.keys.text import KeyTextError
+from consensus.protocols.garlic_farm import is_loopback
 from gossip import StateError
 from gossip.node import NodeIdentity, load_identity
 
@@ -138,6 +140,9 @@ def _redeemed(
     """Redeem the token, and write the granted files unless an earlier run has written them."""
     make_state(places)
     own = own_settings(name, bind)
+    if bind is None and all(is_loopback(each.host) for each in token.places):
+        # The farm is on this machine, and its nodes may use the default ports.
+        own = merged(own, loopback_settings())
     if writes:
         check_own_settings(places, own)
     with as_node_user(places):

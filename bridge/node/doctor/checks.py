@@ -32,7 +32,7 @@ from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S
 from consensus import counted
 from consensus.storage import access_advice
 from gossip import Address, StateError
-from gossip.node import endpoint, known_keyring
+from gossip.node import endpoint, known_keyring, numeric, parse_endpoint
 
 PYTHON_LEAST = (3, 11)
 RELEASED_S = 1_760_000_000
@@ -195,6 +195,10 @@ def address_check(configuration: NodeConfiguration) -> list[Check]:
     if gossip is None:
         return []
     host = (gossip.advertise or gossip.bind).host
+    if gossip.seeds and all(_is_of_other_family(each, host) for each in gossip.seeds):
+        text = f"{host} does not reach any of the seeds ({', '.join(gossip.seeds)}): they are of another address family"
+        action = "set [gossip] bind to an address of the seeds' family, and restart the node if it runs"
+        return [Check("address", CheckResult.PROBLEM, text, action)]
     if gossip.chosen is None:
         return [Check("address", CheckResult.OK, f"{host}, as it is configured")]
     if not gossip.chosen.waits_for:
@@ -202,6 +206,12 @@ def address_check(configuration: NodeConfiguration) -> list[Check]:
     missing = " and ".join(gossip.chosen.waits_for)
     action = f"bring {missing} up, and restart the node if it runs; or name an address with [gossip] bind"
     return [Check("address", CheckResult.WARNING, f"{host} of {gossip.chosen}; no address at {missing}", action)]
+
+
+def _is_of_other_family(seed: str, host: str) -> bool:
+    """Return True if a seed has an address of IPv4 and the node's host one of IPv6, or vice versa."""
+    seed_host, _ = parse_endpoint(seed)
+    return numeric(seed_host) is not None and (":" in seed_host) is not (":" in host)
 
 
 def port_checks(configuration: NodeConfiguration) -> list[Check]:

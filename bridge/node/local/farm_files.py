@@ -266,6 +266,13 @@ def hold_free_port(reserved: ExitStack, kind: socket.SocketKind, host: str = LOO
     return int(probe.getsockname()[1])
 
 
+def loopback_settings() -> dict[str, dict[str, str]]:
+    """Return the settings of a node on free ports of loopback."""
+    with ExitStack() as reserved:
+        kinds = {"gossip": socket.SOCK_DGRAM, "consensus": socket.SOCK_STREAM}
+        return {table: {"bind": f"{LOOPBACK}:{hold_free_port(reserved, kind)}"} for table, kind in kinds.items()}
+
+
 def _is_held(reserved: ExitStack, kind: socket.SocketKind, host: str, port: int) -> bool:
     probe = reserved.enter_context(socket.socket(socket.AF_INET, kind))
     try:
