@@ -15,50 +15,12 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from msgspec import Struct, field
 
-from bridge.api.control import (
-    CheckedAnswer,
-    ClusterAnswer,
-    CommandAnswer,
-    ConfirmedAnswer,
-    EventAnswer,
-    FarmKeyAnswer,
-    HealthAnswer,
-    InvitationAnswer,
-    InvitationCreated,
-    InvitationsAnswer,
-    KeyAnswer,
-    KeysAnswer,
-    KeysReplaced,
-    LeaderAnswer,
-    LeavingAnswer,
-    LogTimeAnswer,
-    NodeApproved,
-    NodeEvicted,
-    NodesAnswer,
-    QueryAnswer,
-    ReadyAnswer,
-    SubmitAnswer,
-    WithdrawnAnswer,
-)
+from bridge.api import control, requests
 from bridge.api.debug import DebugAnswer
 from bridge.api.json import RequestBody
 from bridge.api.log import LogPage
 from bridge.api.observations.history import HOURS_DEFAULT, HOURS_MAX, HistoryAnswer
 from bridge.api.observations.perspectives import PerspectivesAnswer
-from bridge.api.requests import (
-    CommandRequest,
-    ConfirmClusterRequest,
-    EventRequest,
-    ExportKeysRequest,
-    InvitationRequest,
-    KeyRequest,
-    NodeRequest,
-    QueryRequest,
-    ReplaceKeysRequest,
-    RevokeRequest,
-    TransferRequest,
-    body_form,
-)
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView
 
@@ -103,7 +65,7 @@ class Route(Struct, Generic[A], frozen=True, kw_only=True, eq=False):
     @property
     def expected(self) -> str:
         """Return the correct form of the body, for the text of a refusal."""
-        form = "" if self.body is None else body_form(self.body)
+        form = "" if self.body is None else requests.body_form(self.body)
         return f"expected {form}{', or nothing' if self.empty else ''}"
 
     @property
@@ -124,14 +86,14 @@ def _post(path: str, answer: type[A], meaning: str, **more: Any) -> Route[A]:
     return _declared(Route(method="POST", path=path, answer=answer, meaning=meaning, **more))
 
 
-def _check(order: Route[Any]) -> Route[CheckedAnswer]:
+def _check(order: Route[Any]) -> Route[control.CheckedAnswer]:
     """Return the route that checks an order without an effect, before a user confirms it.
 
     The check has its own path and is not a query parameter. Versions without checks ignore the query of some orders, so
     they would execute the order.
     """
     meaning = f"check an order of `{order.path}`, without an effect"
-    return _post(f"{order.path}/check", CheckedAnswer, meaning, body=order.body, empty=order.empty)
+    return _post(f"{order.path}/check", control.CheckedAnswer, meaning, body=order.body, empty=order.empty)
 
 
 def _declared(route: Route[A]) -> Route[A]:
@@ -145,7 +107,9 @@ _PAGE: Final = {"from": 1, "limit": PAGE_DEFAULT, "wait": 0}
 # -- the farm, its log, the node ---------------------------------------------------------------------------------------
 
 VIEW: Final = _get("/v1/view", FarmView, "the node's whole view of the farm")
-CLUSTER: Final = _get("/v1/cluster", ClusterAnswer, "the leader, its address, the voters, as this node knows them")
+CLUSTER: Final = _get(
+    "/v1/cluster", control.ClusterAnswer, "the leader, its address, the voters, as this node knows them"
+)
 HISTORY: Final = _get(
     "/v1/history",
     HistoryAnswer,
@@ -159,7 +123,7 @@ VIEWS: Final = _get(
     "the farm as each node sees it: a query by gossip for at most 2 seconds, at most one in 5 seconds. 409 `no-gossip`,"
     " 503 `starting` before the node's first view",
 )
-LOG_TIME: Final = _get("/v1/log-time", LogTimeAnswer, "log time and each server's clock")
+LOG_TIME: Final = _get("/v1/log-time", control.LogTimeAnswer, "log time and each server's clock")
 LOG: Final = _get("/v1/log", LogPage, "committed entries, below", numbers={**_PAGE, "linearizable": 0})
 EVENTS: Final = _get("/v1/events", EventPage, "the trace, below", numbers=_PAGE)
 STREAM: Final = _get(
@@ -169,51 +133,57 @@ PAGE: Final = _get("/", Struct, "[a page for browsers](#a-page-for-browsers), if
 METRICS: Final = _get("/metrics", Struct, "[metrics](metrics.md) as Prometheus text", content="text")
 READYZ: Final = _get(
     "/readyz",
-    ReadyAnswer,
+    control.ReadyAnswer,
     "200 while the farm works, as this node sees it, else 503 ([verdicts.md](verdicts.md))",
 )
-HEALTHZ: Final = _get("/healthz", HealthAnswer, "200 unless a restart of this process would help; a lost quorum is 200")
+HEALTHZ: Final = _get(
+    "/healthz", control.HealthAnswer, "200 unless a restart of this process would help; a lost quorum is 200"
+)
 SUBMIT: Final = _post(
     "/v1/submit",
-    SubmitAnswer,
+    control.SubmitAnswer,
     "commit one entry, a JSON object in the body, and apply it at most once, below",
     texts=("request",),
 )
-COMMANDS: Final = _post("/v1/commands", CommandAnswer, "commands of operators, below", body=CommandRequest)
+COMMANDS: Final = _post(
+    "/v1/commands", control.CommandAnswer, "commands of operators, below", body=requests.CommandRequest
+)
 COMMANDS_CHECK: Final = _check(COMMANDS)
 EVENT: Final = _post(
     "/v1/event",
-    EventAnswer,
+    control.EventAnswer,
     "send a user event to all nodes by gossip; 409 `no-gossip`, 503 `busy` beyond 20 a second"
     " ([send-events.md](../how-to/send-events.md))",
-    body=EventRequest,
+    body=requests.EventRequest,
 )
 QUERY: Final = _post(
     "/v1/query",
-    QueryAnswer,
+    control.QueryAnswer,
     "query all nodes; replies when all have replied, or after the timeout (at most 20,000 ms)",
-    body=QueryRequest,
+    body=requests.QueryRequest,
 )
 LEAVE: Final = _post(
     "/v1/leave",
-    LeavingAnswer,
+    control.LeavingAnswer,
     "leave the farm: inform the peers, be removed from the group, stop; 202 immediately",
     status=202,
 )
-WITHDRAW: Final = _post("/v1/withdraw", WithdrawnAnswer, "withdraw this node's promise to create the farm, or 409")
+WITHDRAW: Final = _post(
+    "/v1/withdraw", control.WithdrawnAnswer, "withdraw this node's promise to create the farm, or 409"
+)
 WITHDRAW_CHECK: Final = _check(WITHDRAW)
 CONFIRM_CLUSTER: Final = _post(
     "/v1/confirm-cluster",
-    ConfirmedAnswer,
+    control.ConfirmedAnswer,
     "accept this cluster as the node's farm; 200 when this is durable, or 409",
-    body=ConfirmClusterRequest,
+    body=requests.ConfirmClusterRequest,
 )
 TRANSFER: Final = _post(
     "/v1/transfer",
-    LeaderAnswer,
+    control.LeaderAnswer,
     "transfer leadership. A node that is not the leader passes the order on through the log, and replies when another"
     " server leads. 404, 409 or 503 with the reason",
-    body=TransferRequest,
+    body=requests.TransferRequest,
     empty=b"{}",
 )
 
@@ -221,33 +191,33 @@ TRANSFER: Final = _post(
 
 NODES: Final = _get(
     "/v1/nodes",
-    NodesAnswer,
+    control.NodesAnswer,
     "the identities in the log, and up to 64 that wait for approval",
 )
 NODES_APPROVE: Final = _post(
     "/v1/nodes/approve",
-    NodeApproved,
+    control.NodeApproved,
     "approve a new node, or give a name to another identity and retire the previous one. A node that does not lead"
     " takes over leadership first",
-    body=NodeRequest,
+    body=requests.NodeRequest,
 )
 NODES_APPROVE_CHECK: Final = _check(NODES_APPROVE)
 NODES_EVICT: Final = _post(
     "/v1/nodes/evict",
-    NodeEvicted,
+    control.NodeEvicted,
     "evict an identity permanently, and replace all keys; a node that does not lead takes over leadership first."
     " Without gossip, keys are not replaced, and"
     " `leftOut` names every remaining member",
-    body=NodeRequest,
+    body=requests.NodeRequest,
 )
 NODES_EVICT_CHECK: Final = _check(NODES_EVICT)
 KEYS_REPLACE: Final = _post(
     "/v1/keys/replace",
-    KeysReplaced,
+    control.KeysReplaced,
     "replace all gossip keys without an eviction; a node that does not lead takes over leadership first. 409 `left-out`"
     " names members with unknown public"
     " keys, unless forced",
-    body=ReplaceKeysRequest,
+    body=requests.ReplaceKeysRequest,
     empty=b"{}",
 )
 KEYS_REPLACE_CHECK: Final = _check(KEYS_REPLACE)
@@ -257,36 +227,45 @@ BACKUP: Final = _post(
 
 # -- invitations -------------------------------------------------------------------------------------------------------
 
-INVITATIONS: Final = _get("/v1/invitations", InvitationsAnswer, "the invitations of this node, without their tokens")
+INVITATIONS: Final = _get(
+    "/v1/invitations", control.InvitationsAnswer, "the invitations of this node, without their tokens"
+)
 INVITATIONS_NEW: Final = _post(
     "/v1/invitations/new",
-    InvitationCreated,
+    control.InvitationCreated,
     "make an invitation; the only response with its token. **Secret**",
-    body=InvitationRequest,
+    body=requests.InvitationRequest,
     empty=b"{}",
 )
 INVITATIONS_REVOKE: Final = _post(
-    "/v1/invitations/revoke", InvitationAnswer, "revoke an invitation; 404 without one of this id", body=RevokeRequest
+    "/v1/invitations/revoke",
+    control.InvitationAnswer,
+    "revoke an invitation; 404 without one of this id",
+    body=requests.RevokeRequest,
 )
 
 # -- keys, faults ------------------------------------------------------------------------------------------------------
 
 KEYS: Final = _get(
     "/v1/keys",
-    KeysAnswer,
+    control.KeysAnswer,
     "the gossip keys by id, and the members that have them; queries the members and may take seconds",
 )
-KEYS_INSTALL: Final = _post("/v1/keys/install", KeyAnswer, "install a new key: every member opens datagrams with it")
-KEYS_USE: Final = _post("/v1/keys/use", KeyAnswer, "seal with a key; 409 if members would be cut off", body=KeyRequest)
+KEYS_INSTALL: Final = _post(
+    "/v1/keys/install", control.KeyAnswer, "install a new key: every member opens datagrams with it"
+)
+KEYS_USE: Final = _post(
+    "/v1/keys/use", control.KeyAnswer, "seal with a key; 409 if members would be cut off", body=requests.KeyRequest
+)
 KEYS_REMOVE: Final = _post(
-    "/v1/keys/remove", KeyAnswer, "refuse a key; 409 if members would be cut off", body=KeyRequest
+    "/v1/keys/remove", control.KeyAnswer, "refuse a key; 409 if members would be cut off", body=requests.KeyRequest
 )
 KEYS_REMOVE_CHECK: Final = _check(KEYS_REMOVE)
 KEYS_EXPORT: Final = _post(
     "/v1/keys/export",
-    FarmKeyAnswer,
+    control.FarmKeyAnswer,
     "the current farm key file; 503 if no leader confirms it, unless `unconfirmed` or without gossip. **Secret**",
-    body=ExportKeysRequest,
+    body=requests.ExportKeysRequest,
     empty=b"{}",
 )
 DEBUG: Final = _post(

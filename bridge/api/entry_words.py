@@ -18,31 +18,8 @@ from bridge.api.json import DocumentError
 from bridge.api.log import EntryKind, LogEntryView, servers_named
 from bridge.api.printable import time_of_day
 from bridge.api.view import FarmView
+from bridge.core.log import records
 from bridge.core.log.kinds import ALL_KINDS, FOREIGN, kind_of
-from bridge.core.log.records import (
-    Admission,
-    Approval,
-    ClientKey,
-    Clock,
-    Correction,
-    CostFactor,
-    Eviction,
-    Exclusion,
-    Factors,
-    Force,
-    Foreign,
-    GroupOffset,
-    IdentityRecord,
-    KeyReplacement,
-    Level,
-    OperatorCommand,
-    ProducerStart,
-    Publication,
-    Record,
-    Removal,
-    Report,
-    ServerRecord,
-)
 from bridge.core.membership.admission import server_label
 from bridge.wire.i2p.structures import I2pError, destination_from_base64
 from bridge.wire.log.entries import decode
@@ -96,12 +73,12 @@ def entry_words(entry: LogEntryView, names: Names) -> EntryWords:
     if entry.kind is not EntryKind.APPLICATION:
         return EntryWords(entry.kind.value, None, _raft_text(entry, names))
     record = decode(entry.data)
-    if isinstance(record, Foreign):
+    if isinstance(record, records.Foreign):
         if (order := handover_in(entry.data)) is not None:
             to = "another voter" if order.to is None else names.server(order.to)
             return EntryWords(HANDOVER, None, f"the leader of term {order.term} hands leadership over to {to}")
         return EntryWords(FOREIGN.type, None, entry.data.decode(errors="backslashreplace"))
-    by = record.server_id if isinstance(record, ServerRecord) else None
+    by = record.server_id if isinstance(record, records.ServerRecord) else None
     return EntryWords(kind_of(record).type, by, _text(record, names))
 
 
@@ -121,63 +98,63 @@ def _server(server_id: ServerId, names: Names) -> str:
     return names.server(server_id) if isinstance(server_id, int) else str(server_id)
 
 
-def _text(record: Record, names: Names) -> str:
+def _text(record: records.Record, names: Names) -> str:
     match record:
-        case Report():
+        case records.Report():
             text = _report(record, names)
-        case Clock(time_ms, server_id, period_ms):
+        case records.Clock(time_ms, server_id, period_ms):
             period = "" if period_ms is None else f", a report each {period_ms / 1000:g} s"
             text = f"log time {time_of_day(time_ms // 1000)} by {names.server(server_id)}{period}"
-        case Publication(master, server_id, published_s, content_hash):
+        case records.Publication(master, server_id, published_s, content_hash):
             what = f"{_short(master)}, second {time_of_day(published_s)}, content {content_hash[:8]}"
             text = f"{names.server(server_id)} may publish {what}"
-        case ProducerStart(name):
+        case records.ProducerStart(name):
             text = f"a Kafka producer begins: {name}"
-        case GroupOffset(group, offset):
+        case records.GroupOffset(group, offset):
             text = f"the Kafka group {group} has read up to {offset}"
-        case Foreign(reason):
+        case records.Foreign(reason):
             text = reason
-        case Admission() | Approval() | Eviction() | KeyReplacement() | Level():
+        case records.Admission() | records.Approval() | records.Eviction() | records.KeyReplacement() | records.Level():
             text = _of_identities(record, names)
         case _:
             text = _of_operators(record, names)
     return text
 
 
-def _of_identities(record: IdentityRecord, names: Names) -> str:
+def _of_identities(record: records.IdentityRecord, names: Names) -> str:
     match record:
-        case Admission(node_id, name, _, server_id):
+        case records.Admission(node_id, name, _, server_id):
             text = f"{name} ({node_id.hex()}) is admitted as server {server_id}"
-        case Approval(node_id, name, replaces, _, server_id):
+        case records.Approval(node_id, name, replaces, _, server_id):
             text = f"{node_id.hex()} takes the name {name} from {replaces.hex()}, as server {server_id}"
-        case Eviction(node_id, era, boxes):
+        case records.Eviction(node_id, era, boxes):
             text = f"{names.node(node_id)} is evicted; keys of era {era} are sealed for {counted(len(boxes), 'member')}"
-        case KeyReplacement(era, boxes):
+        case records.KeyReplacement(era, boxes):
             text = f"all keys are replaced; the keys of era {era} are sealed for {counted(len(boxes), 'member')}"
-        case Level(number, version):
+        case records.Level(number, version):
             text = f"feature level {number}, of version {version}"
         case _:
             assert_never(record)
     return text
 
 
-def _of_operators(record: OperatorCommand, names: Names) -> str:
+def _of_operators(record: records.OperatorCommand, names: Names) -> str:
     match record:
-        case Exclusion(leaf_hash, excluded):
+        case records.Exclusion(leaf_hash, excluded):
             text = f"leaf {leaf_hash}.b32.i2p is {'excluded' if excluded else 'listed again'}"
-        case CostFactor(leaf_hash, factor):
+        case records.CostFactor(leaf_hash, factor):
             text = f"the cost of leaf {leaf_hash}.b32.i2p is multiplied by {factor:g}"
-        case Force(master):
+        case records.Force(master):
             text = f"an operator requests that {_short(master)} is published again"
-        case Factors(through_index, formula, factors):
+        case records.Factors(through_index, formula, factors):
             leaves = counted(len(factors), "leaf", "leaves")
             text = f"the pipeline weighs {leaves} by the log up to {through_index} ({formula})"
-        case Removal(server_id, removed):
+        case records.Removal(server_id, removed):
             text = f"{names.server(server_id)} is {'removed' if removed else 'allowed to join again'}"
-        case ClientKey(node_id, name, _, scopes, admitted):
+        case records.ClientKey(node_id, name, _, scopes, admitted):
             may = ", ".join(scope.value for scope in scopes) or "read"
             text = f"client key {name} ({node_id.hex()}) {'may: ' + may if admitted else 'is removed'}"
-        case Correction(time_ms):
+        case records.Correction(time_ms):
             text = f"log time goes back to {time_of_day(time_ms // 1000)}"
         case _:
             assert_never(record)
@@ -192,7 +169,7 @@ def _short(master: str) -> str:
     return f"{address[:_HASH_LETTERS]}….b32.i2p"
 
 
-def _report(report: Report, names: Names) -> str:
+def _report(report: records.Report, names: Names) -> str:
     healthy = sum(leaf.healthy for leaf in report.destinations)
     leaves = (
         f"{healthy} of {counted(len(report.destinations), 'leaf', 'leaves')} healthy"

@@ -19,20 +19,7 @@ import trio
 from msgspec import Struct
 
 from bridge.api.printable import printable
-from bridge.wire.i2p.sam import (
-    HELLO,
-    HELLO_REPLY,
-    LINE_LIMIT_BYTES,
-    OK,
-    PING,
-    PONG,
-    VERSIONS,
-    SamLine,
-    SamLineError,
-    encode_request,
-    encode_text,
-    parse_line,
-)
+from bridge.wire.i2p import sam
 from consensus import endpoint_text
 from consensus.net import connection_failure
 
@@ -101,23 +88,23 @@ class SamConnection:
 
     async def negotiate(self) -> None:
         """Agree on a version of SAM; raise `SamError`."""
-        pairs = {"MIN": _MIN_VERSION, "MAX": VERSIONS[-1]}
-        reply = await self.request(HELLO, pairs, HELLO_REPLY, REPLY_TIMEOUT_S)
+        pairs = {"MIN": _MIN_VERSION, "MAX": sam.VERSIONS[-1]}
+        reply = await self.request(sam.HELLO, pairs, sam.HELLO_REPLY, REPLY_TIMEOUT_S)
         version = reply.pairs.get("VERSION", "")
-        if reply.result == OK and version in VERSIONS[VERSIONS.index(_MIN_VERSION) :]:
+        if reply.result == sam.OK and version in sam.VERSIONS[sam.VERSIONS.index(_MIN_VERSION) :]:
             return
-        if reply.result in {OK, "NOVERSION"}:
+        if reply.result in {sam.OK, "NOVERSION"}:
             raise SamError(
-                f"the SAM bridge {self.bridge} does not support SAM {_MIN_VERSION} to {VERSIONS[-1]}"
+                f"the SAM bridge {self.bridge} does not support SAM {_MIN_VERSION} to {sam.VERSIONS[-1]}"
                 f"{f' but {_shown(version)}' if version else ''}: update the router"
             )
-        raise self.refusal(HELLO, reply)
+        raise self.refusal(sam.HELLO, reply)
 
-    async def request(self, words: str, pairs: dict[str, str], reply_words: str, timeout_s: float) -> SamLine:
+    async def request(self, words: str, pairs: dict[str, str], reply_words: str, timeout_s: float) -> sam.SamLine:
         """Send a line and return its reply of any result; raise `SamError`."""
         try:
-            line = encode_request(words, pairs)
-        except SamLineError as error:
+            line = sam.encode_request(words, pairs)
+        except sam.SamLineError as error:
             raise SamError(f"{words} cannot be sent: {error}") from None
         with trio.move_on_after(timeout_s):
             await self._send(line, words)
@@ -125,24 +112,24 @@ class SamConnection:
                 reply = await self.receive(words)
                 if reply.words == reply_words:
                     return reply
-                if reply.words != PING:
+                if reply.words != sam.PING:
                     raise self.violation(f"it replied to {words} with {reply.words!r}")
-                await self._send(encode_text(PONG, reply.text), words)
+                await self._send(sam.encode_text(sam.PONG, reply.text), words)
             raise self.violation(f"it sent {PINGS_LIMIT} PINGs instead of a reply to {words}")
         raise SamUnreachableError(f"the SAM bridge {self.bridge} did not reply to {words} within {timeout_s:g} s")
 
-    async def receive(self, words: str) -> SamLine:
+    async def receive(self, words: str) -> sam.SamLine:
         """Return the next line; `words` names the request for the error."""
         try:
-            return parse_line(await self.receive_bytes(words))
-        except SamLineError as error:
+            return sam.parse_line(await self.receive_bytes(words))
+        except sam.SamLineError as error:
             raise self.violation(str(error)) from None
 
     async def receive_bytes(self, words: str) -> bytes:
         """Return the next line, unparsed."""
         try:
             line = await receive_line(self.stream)
-        except SamLineError as error:
+        except sam.SamLineError as error:
             raise self.violation(str(error)) from None
         if not line:
             raise self.ended(words)
@@ -166,7 +153,7 @@ class SamConnection:
             f"{self.bridge} is not a SAM v3 bridge: {_shown(reason)}; use the router's SAM port ({SAM_PORT})"
         )
 
-    def refusal(self, words: str, reply: SamLine) -> SamError:
+    def refusal(self, words: str, reply: sam.SamLine) -> SamError:
         """Return the error for a result other than OK."""
         return SamError(f"the SAM bridge {self.bridge} refused {words}: {shown_outcome(reply)}")
 
@@ -203,7 +190,7 @@ async def receive_line(stream: trio.SocketStream) -> bytes:
     line = bytearray()
     while True:
         try:
-            seen = await stream.socket.recv(LINE_LIMIT_BYTES - len(line), socket.MSG_PEEK)
+            seen = await stream.socket.recv(sam.LINE_LIMIT_BYTES - len(line), socket.MSG_PEEK)
             end = seen.find(b"\n") + 1
             received = await stream.socket.recv(end or len(seen)) if seen else b""
         except OSError:
@@ -213,11 +200,11 @@ async def receive_line(stream: trio.SocketStream) -> bytes:
         line += received
         if end:
             return bytes(line)
-        if len(line) >= LINE_LIMIT_BYTES:
-            raise SamLineError(f"a line has more than {LINE_LIMIT_BYTES} bytes")
+        if len(line) >= sam.LINE_LIMIT_BYTES:
+            raise sam.SamLineError(f"a line has more than {sam.LINE_LIMIT_BYTES} bytes")
 
 
-def shown_outcome(reply: SamLine) -> str:
+def shown_outcome(reply: sam.SamLine) -> str:
     """Return the outcome of a reply, harmless for a terminal."""
     return _shown(reply.outcome)
 

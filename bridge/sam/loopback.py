@@ -23,29 +23,9 @@ import trio
 from msgspec import Struct, field
 
 from bridge.sam.connection import SamBridge, receive_line
+from bridge.wire.i2p import sam
 from bridge.wire.i2p.destination_keys import DestinationKeyError, new_master_key
 from bridge.wire.i2p.key_file import parse_sam_private_key, sam_private_key
-from bridge.wire.i2p.sam import (
-    DEST_GENERATE,
-    DEST_REPLY,
-    HELLO,
-    HELLO_REPLY,
-    OK,
-    PING,
-    PONG,
-    SESSION_CREATE,
-    SESSION_STATUS,
-    STREAM_ACCEPT,
-    STREAM_CONNECT,
-    STREAM_STATUS,
-    TRANSIENT,
-    VERSIONS,
-    SamLine,
-    SamLineError,
-    encode_reply,
-    encode_text,
-    parse_line,
-)
 from bridge.wire.i2p.structures import ADDRESS_SUFFIX, Destination, I2pError, destination_from_base64, hash_of_address
 
 LOOPBACK: Final = "127.0.0.1"
@@ -206,7 +186,7 @@ class _Bridge:
                 return
             self._connections += 1
             try:
-                with suppress(SamLineError, trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+                with suppress(sam.SamLineError, trio.BrokenResourceError, trio.ClosedResourceError, OSError):
                     await _ClientConnection(self, stream).serve()
             finally:
                 self._connections -= 1
@@ -232,67 +212,67 @@ class _ClientConnection:
         if not await self._negotiate():
             return
         while (line := await self._command()) is not None:
-            if line.words == DEST_GENERATE:
+            if line.words == sam.DEST_GENERATE:
                 key = new_master_key()
-                await self._reply(DEST_REPLY, PUB=key.destination.base64, PRIV=sam_private_key(key))
-            elif line.words == PING:
-                await self._stream.send_all(encode_text(PONG, line.text))
+                await self._reply(sam.DEST_REPLY, PUB=key.destination.base64, PRIV=sam_private_key(key))
+            elif line.words == sam.PING:
+                await self._stream.send_all(sam.encode_text(sam.PONG, line.text))
             else:
                 last_requests = {
-                    SESSION_CREATE: self._create_session,
-                    STREAM_CONNECT: self._connect,
-                    STREAM_ACCEPT: self._accept,
+                    sam.SESSION_CREATE: self._create_session,
+                    sam.STREAM_CONNECT: self._connect,
+                    sam.STREAM_ACCEPT: self._accept,
                 }
                 if (serve := last_requests.get(line.words)) is not None:
                     await serve(line)
                 return
 
-    async def _command(self) -> SamLine | None:
+    async def _command(self) -> sam.SamLine | None:
         with trio.move_on_after(COMMAND_TIMEOUT_S):
             data = await receive_line(self._stream)
-            return parse_line(data) if data else None
+            return sam.parse_line(data) if data else None
         return None
 
     async def _reply(self, words: str, **pairs: str) -> None:
-        await self._stream.send_all(encode_reply(words, pairs))
+        await self._stream.send_all(sam.encode_reply(words, pairs))
 
     async def _negotiate(self) -> bool:
         line = await self._command()
-        if line is None or line.words != HELLO:
+        if line is None or line.words != sam.HELLO:
             return False
-        lowest, highest = line.pairs.get("MIN", VERSIONS[0]), line.pairs.get("MAX", VERSIONS[-1])
-        supported = [each for each in VERSIONS if lowest <= each <= highest]
+        lowest, highest = line.pairs.get("MIN", sam.VERSIONS[0]), line.pairs.get("MAX", sam.VERSIONS[-1])
+        supported = [each for each in sam.VERSIONS if lowest <= each <= highest]
         if not supported:
-            raise _RefusedError(HELLO_REPLY, "NOVERSION")
-        await self._reply(HELLO_REPLY, RESULT=OK, VERSION=supported[-1])
+            raise _RefusedError(sam.HELLO_REPLY, "NOVERSION")
+        await self._reply(sam.HELLO_REPLY, RESULT=sam.OK, VERSION=supported[-1])
         return True
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
-    async def _create_session(self, line: SamLine) -> None:
+    async def _create_session(self, line: sam.SamLine) -> None:
         session_id, sessions = line.pairs.get("ID", ""), self._bridge.sessions
         if not session_id or not _ID_CHARACTERS_REFUSED.isdisjoint(session_id):
-            raise _RefusedError(SESSION_STATUS, "INVALID_ID")
+            raise _RefusedError(sam.SESSION_STATUS, "INVALID_ID")
         if session_id in sessions:
-            raise _RefusedError(SESSION_STATUS, "DUPLICATED_ID")
+            raise _RefusedError(sam.SESSION_STATUS, "DUPLICATED_ID")
         if line.pairs.get("STYLE") != "STREAM":
-            raise _RefusedError(SESSION_STATUS, "I2P_ERROR", "only STYLE=STREAM is supported")
+            raise _RefusedError(sam.SESSION_STATUS, "I2P_ERROR", "only STYLE=STREAM is supported")
         if len(sessions) >= SESSIONS_LIMIT:
-            raise _RefusedError(SESSION_STATUS, "I2P_ERROR", "too many sessions")
+            raise _RefusedError(sam.SESSION_STATUS, "I2P_ERROR", "too many sessions")
         text = line.pairs.get("DESTINATION", "")
         try:
-            key = new_master_key() if text == TRANSIENT else parse_sam_private_key(text)
+            key = new_master_key() if text == sam.TRANSIENT else parse_sam_private_key(text)
         except DestinationKeyError:
-            raise _RefusedError(SESSION_STATUS, "INVALID_KEY") from None
+            raise _RefusedError(sam.SESSION_STATUS, "INVALID_KEY") from None
         sessions[session_id] = None
         try:
             await trio.sleep(self._network.session_delay_s)
             if key.destination.hash in self._network.hashes:
-                raise _RefusedError(SESSION_STATUS, "DUPLICATED_DEST")
+                raise _RefusedError(sam.SESSION_STATUS, "DUPLICATED_DEST")
             with self._network.session(key.destination) as session:
                 sessions[session_id] = session
                 with session.control:
-                    await self._reply(SESSION_STATUS, RESULT=OK, DESTINATION=sam_private_key(key))
+                    await self._reply(sam.SESSION_STATUS, RESULT=sam.OK, DESTINATION=sam_private_key(key))
                     await self._control()
         finally:
             del sessions[session_id]
@@ -304,37 +284,37 @@ class _ClientConnection:
             with trio.move_on_after(self._network.ping_after_s):
                 if not (data := await receive_line(self._stream)):
                     return
-                line = parse_line(data)
-                pinged = pinged and line.words != PONG
-                if line.words == PING:
-                    await self._stream.send_all(encode_text(PONG, line.text))
+                line = sam.parse_line(data)
+                pinged = pinged and line.words != sam.PONG
+                if line.words == sam.PING:
+                    await self._stream.send_all(sam.encode_text(sam.PONG, line.text))
                 continue
             if pinged:
                 raise _RefusedError("PING STATUS", "I2P_ERROR", "PONG timeout")
-            await self._stream.send_all(encode_text(PING, str(round(trio.current_time() * 1000))))
+            await self._stream.send_all(sam.encode_text(sam.PING, str(round(trio.current_time() * 1000))))
             pinged = True
 
     # -- streams -------------------------------------------------------------------------------------------------------
 
-    async def _connect(self, line: SamLine) -> None:
+    async def _connect(self, line: sam.SamLine) -> None:
         session = self._bridge.sessions.get(line.pairs.get("ID", ""))
         if session is None:
-            raise _RefusedError(STREAM_STATUS, "INVALID_ID")
+            raise _RefusedError(sam.STREAM_STATUS, "INVALID_ID")
         text = line.pairs.get("DESTINATION", "")
         try:
             peer = hash_of_address(text) if ADDRESS_SUFFIX in text else destination_from_base64(text).hash
         except I2pError:
-            raise _RefusedError(STREAM_STATUS, "INVALID_KEY") from None
+            raise _RefusedError(sam.STREAM_STATUS, "INVALID_KEY") from None
         with session.stream_scope():
             await trio.sleep(self._network.connect_delay_s)
             if peer == session.destination.hash:
-                raise _RefusedError(STREAM_STATUS, "CANT_REACH_PEER", "Can't connect to myself")
+                raise _RefusedError(sam.STREAM_STATUS, "CANT_REACH_PEER", "Can't connect to myself")
             if self._network.has_lease_set(peer):
                 await self._open(session, peer)
             elif self._network.java_like:
-                raise _RefusedError(STREAM_STATUS, "INVALID_KEY") from None
+                raise _RefusedError(sam.STREAM_STATUS, "INVALID_KEY") from None
             else:
-                raise _RefusedError(STREAM_STATUS, "CANT_REACH_PEER", "LeaseSet not found")
+                raise _RefusedError(sam.STREAM_STATUS, "CANT_REACH_PEER", "LeaseSet not found")
 
     async def _open(self, session: _Session, peer: bytes) -> None:
         java_like = self._network.java_like
@@ -342,9 +322,9 @@ class _ClientConnection:
         offered = self._network.offer(stream, peer)
         try:
             if not java_like:
-                await self._reply(STREAM_STATUS, RESULT=OK)
+                await self._reply(sam.STREAM_STATUS, RESULT=sam.OK)
             elif offered is False:
-                raise _RefusedError(STREAM_STATUS, "CONNECTION_REFUSED")
+                raise _RefusedError(sam.STREAM_STATUS, "CONNECTION_REFUSED")
             if offered:
                 with trio.move_on_after(CONNECT_TIMEOUT_S if java_like else ACCEPT_TIMEOUT_S):
                     await stream.accepted.wait()
@@ -352,8 +332,8 @@ class _ClientConnection:
                 await trio.sleep(CONNECT_TIMEOUT_S)
             if java_like:
                 if stream.acceptor is None:
-                    raise _RefusedError(STREAM_STATUS, "TIMEOUT")
-                await self._reply(STREAM_STATUS, RESULT=OK)
+                    raise _RefusedError(sam.STREAM_STATUS, "TIMEOUT")
+                await self._reply(sam.STREAM_STATUS, RESULT=sam.OK)
             if stream.acceptor is not None:
                 await self._relay(stream.acceptor, {peer, session.destination.hash})
             if offered is None or peer in self._network.dead:
@@ -361,12 +341,12 @@ class _ClientConnection:
         finally:
             stream.ended.set()
 
-    async def _accept(self, line: SamLine) -> None:
+    async def _accept(self, line: sam.SamLine) -> None:
         session = self._bridge.sessions.get(line.pairs.get("ID", ""))
         if session is None:
-            raise _RefusedError(STREAM_STATUS, "INVALID_ID")
+            raise _RefusedError(sam.STREAM_STATUS, "INVALID_ID")
         with session.stream_scope():
-            await self._reply(STREAM_STATUS, RESULT=OK)
+            await self._reply(sam.STREAM_STATUS, RESULT=sam.OK)
             stream = None
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._cancel_at_end, nursery.cancel_scope)

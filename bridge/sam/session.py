@@ -33,26 +33,9 @@ from bridge.sam.connection import (
     receive_line,
     shown_outcome,
 )
+from bridge.wire.i2p import sam
 from bridge.wire.i2p.destination_keys import DestinationKeyError
 from bridge.wire.i2p.key_file import destination_of_sam_key
-from bridge.wire.i2p.sam import (
-    DEST_GENERATE,
-    DEST_REPLY,
-    OK,
-    PING,
-    PONG,
-    SESSION_CREATE,
-    SESSION_OPTIONS,
-    SESSION_STATUS,
-    STREAM_ACCEPT,
-    STREAM_CONNECT,
-    STREAM_STATUS,
-    TRANSIENT,
-    SamLineError,
-    encode_text,
-    parse_line,
-    parse_peer,
-)
 from bridge.wire.i2p.structures import ED25519, address_of
 from consensus import block_nursery
 
@@ -74,10 +57,10 @@ async def new_private_key(bridge: SamBridge = DEFAULT_BRIDGE) -> str:
     connection = await open_connection(bridge)
     async with connection.stream:
         pairs = {"SIGNATURE_TYPE": str(ED25519)}
-        reply = await connection.request(DEST_GENERATE, pairs, DEST_REPLY, REPLY_TIMEOUT_S)
+        reply = await connection.request(sam.DEST_GENERATE, pairs, sam.DEST_REPLY, REPLY_TIMEOUT_S)
         private_key = reply.pairs.get("PRIV", "")
         if not private_key:
-            raise connection.refusal(DEST_GENERATE, reply)
+            raise connection.refusal(sam.DEST_GENERATE, reply)
         try:
             destination_of_sam_key(private_key)
         except DestinationKeyError as error:
@@ -106,15 +89,15 @@ async def open_session(
         pairs = {
             "STYLE": "STREAM",
             "ID": session_id,
-            "DESTINATION": private_key or TRANSIENT,
-            **SESSION_OPTIONS,
+            "DESTINATION": private_key or sam.TRANSIENT,
+            **sam.SESSION_OPTIONS,
             "inbound.nickname": nickname,
             "outbound.nickname": nickname,
             **options,
         }
-        reply = await connection.request(SESSION_CREATE, pairs, SESSION_STATUS, SESSION_TIMEOUT_S)
-        if reply.result != OK:
-            raise connection.refusal(SESSION_CREATE, reply)
+        reply = await connection.request(sam.SESSION_CREATE, pairs, sam.SESSION_STATUS, SESSION_TIMEOUT_S)
+        if reply.result != sam.OK:
+            raise connection.refusal(sam.SESSION_CREATE, reply)
         try:
             session = SamSession(connection, session_id, private_key or reply.pairs.get("DESTINATION", ""))
         except DestinationKeyError as error:
@@ -163,8 +146,8 @@ class SamSession:
         with self._unless_ended(), trio.move_on_after(timeout_s):
             connection = await open_connection(self.bridge)
             with closed_on_error(connection.stream):
-                reply = await connection.request(STREAM_CONNECT, pairs, STREAM_STATUS, timeout_s)
-                if reply.result == OK:
+                reply = await connection.request(sam.STREAM_CONNECT, pairs, sam.STREAM_STATUS, timeout_s)
+                if reply.result == sam.OK:
                     return connection.stream
                 if reply.result == _INVALID_ID:
                     raise self._lost()
@@ -185,20 +168,20 @@ class SamSession:
         with self._unless_ended():
             connection = await open_connection(self.bridge)
             with closed_on_error(connection.stream):
-                reply = await connection.request(STREAM_ACCEPT, pairs, STREAM_STATUS, REPLY_TIMEOUT_S)
+                reply = await connection.request(sam.STREAM_ACCEPT, pairs, sam.STREAM_STATUS, REPLY_TIMEOUT_S)
                 if reply.result == _INVALID_ID:
                     raise self._lost()
-                if reply.result != OK:
-                    raise connection.refusal(STREAM_ACCEPT, reply)
-                line = await connection.receive_bytes(STREAM_ACCEPT)
+                if reply.result != sam.OK:
+                    raise connection.refusal(sam.STREAM_ACCEPT, reply)
+                line = await connection.receive_bytes(sam.STREAM_ACCEPT)
                 try:
-                    if line.startswith(STREAM_STATUS.encode()):
-                        raise connection.refusal(STREAM_ACCEPT, parse_line(line))
-                except SamLineError as error:
+                    if line.startswith(sam.STREAM_STATUS.encode()):
+                        raise connection.refusal(sam.STREAM_ACCEPT, sam.parse_line(line))
+                except sam.SamLineError as error:
                     raise connection.violation(str(error)) from None
                 try:
-                    return parse_peer(line).hash, connection.stream
-                except SamLineError as error:
+                    return sam.parse_peer(line).hash, connection.stream
+                except sam.SamLineError as error:
                     raise UnreadablePeerError(str(connection.violation(str(error)))) from None
 
     async def watch(self) -> None:
@@ -221,13 +204,13 @@ class SamSession:
                 lines += 1
                 if lines > LINES_MAX:
                     return cause or f"it sent more than {LINES_MAX} lines in {LINES_PERIOD_S:g} s"
-                received = parse_line(line)
-                if received.words == PING:
+                received = sam.parse_line(line)
+                if received.words == sam.PING:
                     with trio.fail_after(REPLY_TIMEOUT_S):
-                        await stream.send_all(encode_text(PONG, received.text))
-                elif received.result not in {"", OK}:
+                        await stream.send_all(sam.encode_text(sam.PONG, received.text))
+                elif received.result not in {"", sam.OK}:
                     cause = shown_outcome(received)
-        except SamLineError as error:
+        except sam.SamLineError as error:
             return cause or f"a line is not SAM: {error}"
         except trio.TooSlowError:
             return cause or f"it did not receive a PONG within {REPLY_TIMEOUT_S:g} s"

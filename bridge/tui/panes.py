@@ -27,6 +27,7 @@ from bridge.api.observations.history import HistoryAnswer
 from bridge.api.printable import clock_text, duration, printable
 from bridge.api.take_over import Step
 from bridge.api.view import AlarmView, FarmView, LocalFarmView
+from bridge.tui import texts
 from bridge.tui.charts import charts_lines
 from bridge.tui.history import History
 from bridge.tui.layout import (
@@ -54,17 +55,6 @@ from bridge.tui.sections import (
 )
 from bridge.tui.state import Pane, Question, ViewState, selected_member, shown_members
 from bridge.tui.targets import OnKey
-from bridge.tui.texts import (
-    entry_rows,
-    entry_window,
-    event_lines,
-    event_window,
-    events_pane,
-    help_lines,
-    log_pane,
-    publishing_lines,
-    recent_events,
-)
 from bridge.tui.timeline import timeline_lines
 
 TWO_COLUMNS: Final = 150
@@ -156,12 +146,12 @@ def settled(state: ViewState, data: ScreenData, width: int, height: int) -> View
         case Pane.FARM | Pane.DETAIL:
             return state
         case Pane.EVENTS:
-            events = event_window(state, data.history)
-            top = events.settled(room, lambda each: len(event_lines(each, canvas, whole=True)))
+            events = texts.event_window(state, data.history)
+            top = events.settled(room, lambda each: len(texts.event_lines(each, canvas, whole=True)))
             return replace(state, top=events.items[top].number if top else None)
         case Pane.LOG:
-            entries = entry_window(state, data.history)
-            top = entries.settled(entry_rows(entries, canvas, room), lambda _: 1)
+            entries = texts.entry_window(state, data.history)
+            top = entries.settled(texts.entry_rows(entries, canvas, room), lambda _: 1)
             return replace(state, top=entries.items[top].index if top else None)
         case Pane.PUBLISHING | Pane.TIMELINE | Pane.HELP:
             lines = _text(state.pane, data, canvas, room)
@@ -272,9 +262,9 @@ def _body(state: ViewState, data: ScreenData, canvas: Canvas, room: int, *, unic
         case Pane.DETAIL:
             return _detail_body(state, data, canvas, room, unicode=unicode)
         case Pane.EVENTS:
-            return events_pane(state, data.history, data.farm, canvas, room)
+            return texts.events_pane(state, data.history, data.farm, canvas, room)
         case Pane.LOG:
-            return log_pane(state, data.history, canvas, room)
+            return texts.log_pane(state, data.history, canvas, room)
         case Pane.PUBLISHING | Pane.TIMELINE | Pane.HELP:
             lines = _text(state.pane, data, canvas, room, unicode=unicode)
             return rows(lines[min(state.offset, max(0, len(lines) - room)) :], room, canvas.palette.dim)
@@ -285,7 +275,7 @@ def _body(state: ViewState, data: ScreenData, canvas: Canvas, room: int, *, unic
 def _text(pane: Pane, data: ScreenData, canvas: Canvas, room: int, *, unicode: bool = True) -> list[Text]:
     if pane is Pane.TIMELINE:
         return timeline_lines(data.timeline, data.timeline_reason, data.farm, canvas, room, unicode=unicode)
-    return help_lines(canvas) if pane is Pane.HELP else publishing_lines(data.farm, canvas)
+    return texts.help_lines(canvas) if pane is Pane.HELP else texts.publishing_lines(data.farm, canvas)
 
 
 def _detail_body(state: ViewState, data: ScreenData, canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
@@ -367,7 +357,7 @@ def _right(data: ScreenData, canvas: Canvas, room: int) -> list[ScreenSection]:
     title = canvas.line(
         ("EVENTS", canvas.palette.title, OnKey("e")), (" newest first, UTC", canvas.palette.dim, OnKey("e"))
     )
-    events = ScreenSection(title, recent_events(data.history, data.farm, canvas, room), counted=False)
+    events = ScreenSection(title, texts.recent_events(data.history, data.farm, canvas, room), counted=False)
     return [_take_over(data.history.story.take_over, canvas), events]
 
 

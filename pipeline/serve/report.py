@@ -26,16 +26,7 @@ from typing import Any
 
 from pipeline.gold.answers import OBJECTIVE_PERCENT
 from pipeline.output.buckets import Output
-from pipeline.serve.answer_sections import (
-    Names,
-    budgets,
-    capacity,
-    churn,
-    detection,
-    leader_changes,
-    reliability,
-    warnings,
-)
+from pipeline.serve import answer_sections
 from pipeline.serve.charts import Bar, Series, lines, nothing, strips, timeline
 from pipeline.serve.gaps import Gap, gaps_of
 from pipeline.serve.gaps import lines as gap_lines
@@ -107,13 +98,13 @@ def _page(
 
 def _sections(page: "_Page", servers: Sequence[Server], gaps: Sequence[Gap], objective_percent: float) -> list[str]:
     """Return the sections after the verdict, in order."""
-    run_query, called = page.run_query, Names(page.farm, page.server, page.destination)
+    run_query, called = page.run_query, answer_sections.Names(page.farm, page.server, page.destination)
     return [
         section(
             "Error budget",
             f"The objective is {objective_percent:g}% good over 30 days. A budget lasts if"
             " the present rate of failures does not use it up within 30 days.",
-            budgets(run_query, called, objective_percent),
+            answer_sections.budgets(run_query, called, objective_percent),
         ),
         section(
             "Servers",
@@ -123,13 +114,13 @@ def _sections(page: "_Page", servers: Sequence[Server], gaps: Sequence[Gap], obj
         section(
             "Early warning",
             "Routers whose values departed from their usual range for half an hour, in the last day.",
-            warnings(run_query, called),
+            answer_sections.warnings(run_query, called),
         ),
         section(
             "Failures",
             "Watched servers, the longest outage first. A missing report counts when its period is over, and times"
             " count from the start of the watch.",
-            reliability(run_query, called),
+            answer_sections.reliability(run_query, called),
         ),
         section(
             "Availability by server",
@@ -145,24 +136,24 @@ def _sections(page: "_Page", servers: Sequence[Server], gaps: Sequence[Gap], obj
             "Capacity",
             "The busiest four hours of the last day, and when the limit is reached by the trend of 28 days, with its"
             " 90% interval.",
-            capacity(run_query, called),
+            answer_sections.capacity(run_query, called),
         ),
         section(
             "Detection",
             "Time from the last report of a member until gossip suspected it and marked it dead, compared with the"
             " expectation of SWIM for the timing lan. The last table has the times of each observer, the newest first.",
-            detection(run_query, called) + page.detection(),
+            answer_sections.detection(run_query, called) + page.detection(),
         ),
         section(
             "Leaders",
             "The days with the most changes, then one bar for each term, from its first to its last clock entry.",
-            leader_changes(run_query, called) + page.leaders(),
+            answer_sections.leader_changes(run_query, called) + page.leaders(),
         ),
         section("Publishers", "One bar for each run of publications of one server.", page.publishers()),
         section(
             "Churn",
             "Servers that joined and were removed; for watched servers also missing reports, returns and restarts.",
-            churn(run_query, called),
+            answer_sections.churn(run_query, called),
         ),
         section("Destinations", "Share of the reports that show a destination as healthy.", page.destinations()),
         section("Refused entries", "Entries in the quarantine, by reason.", page.quarantine()),

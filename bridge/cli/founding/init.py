@@ -17,17 +17,7 @@ import click
 
 from bridge.api.outputs import InitOutput
 from bridge.cli.failure import failures, interruptible
-from bridge.cli.founding.new_files import (
-    configuration_text,
-    end_command,
-    interrupted_state,
-    is_continued,
-    make_state,
-    merged,
-    only_run,
-    own_settings,
-    write_files,
-)
+from bridge.cli.founding import new_files
 from bridge.cli.founding.starting import as_node_user, node_farm_key, start_node
 from bridge.cli.founding.token_screen import join_command, minutes_option, print_token
 from bridge.cli.keys.master import DEFAULT_FILE, make_master, present_s, print_master
@@ -103,16 +93,16 @@ def init(
     same command again to continue; it revokes a token that it has already printed.
     """
     places = node_places()
-    with interruptible(lambda: interrupted_state(places)), only_run(places):
+    with interruptible(lambda: new_files.interrupted_state(places)), new_files.only_run(places):
         with failures(*WRONG):
             present_s()
-            if is_continued(places, "init"):
+            if new_files.is_continued(places, "init"):
                 farm_key = node_farm_key(places, places.farm_key)
             else:
                 farm_key = new_farm_key(expect)
-                make_state(places)
-                text = configuration_text(places, merged(own_settings(name, bind), {}))
-                write_files(places, "init", farm_key, text, {})
+                new_files.make_state(places)
+                text = new_files.configuration_text(places, new_files.merged(new_files.own_settings(name, bind), {}))
+                new_files.write_files(places, "init", farm_key, text, {})
             configuration = loaded_when_addressed(partial(load_configuration, places.configuration))
             _refuse_other(places, configuration, farm_key, expect, name, bind)
         _print_facts(places, configuration)
@@ -122,12 +112,12 @@ def init(
             token = _token(places, configuration, expect - 1, minutes * 60) if expect > 1 else None
         if as_json:
             command = None if token is None else join_command(token)
-            end_command(places)
+            new_files.end_command(places)
             print_json(InitOutput(str(places.configuration), str(places.farm_key), farm_key.label.hex(), command))
             return
         if token is not None:
             print_token(token, expect - 1, minutes * 60, qr=not no_qr)
-        end_command(places)
+        new_files.end_command(places)
     if not no_start:
         start_node(places)
 

@@ -16,20 +16,8 @@ import trio
 
 from bridge.api.outputs import JoinOutput
 from bridge.cli.failure import fail, failures, interruptible
+from bridge.cli.founding import new_files
 from bridge.cli.founding.init import WRONG
-from bridge.cli.founding.new_files import (
-    check_own_settings,
-    configuration_text,
-    end_command,
-    interrupted_state,
-    is_continued,
-    make_state,
-    merged,
-    only_run,
-    own_settings,
-    with_signing_keys,
-    write_files,
-)
 from bridge.cli.founding.starting import as_node_user, start_node
 from bridge.cli.founding.token_screen import join_command
 from bridge.cli.options import json_option, yes_option
@@ -86,14 +74,14 @@ def join(
     if token is not None and token_file is not None:
         fail("give the token once: as an argument, or with --token-file")
     places = node_places()
-    with interruptible(lambda: interrupted_state(places)), only_run(places):
+    with interruptible(lambda: new_files.interrupted_state(places)), new_files.only_run(places):
         with failures(*WRONG, BundleError, JoinError, StateError, KeyTextError, DestinationKeyError):
-            continues = is_continued(places, "join")
+            continues = new_files.is_continued(places, "join")
             if as_json or not continues:
                 parsed = parse_token(token or secret_token(token_file))
                 made, files = _redeemed(places, parsed, name, bind, writes=not continues)
         if as_json:
-            end_command(places)
+            new_files.end_command(places)
             print_json(made)
             return
         if not continues:
@@ -101,7 +89,7 @@ def join(
             for path, key in files.items():
                 echo(f"{path}: this node may publish {key.destination.address}.")
         offer_router(places, yes=yes)
-        end_command(places)
+        new_files.end_command(places)
     if not no_start:
         start_node(places)
 
@@ -138,21 +126,21 @@ def _redeemed(
     places: Places, token: Token, name: str | None, bind: str | None, *, writes: bool
 ) -> tuple[JoinOutput, dict[Path, SigningKey]]:
     """Redeem the token, and write the granted files unless an earlier run has written them."""
-    make_state(places)
-    own = own_settings(name, bind)
+    new_files.make_state(places)
+    own = new_files.own_settings(name, bind)
     if bind is None and all(is_loopback(each.host) for each in token.places):
         # The farm is on this machine, and its nodes may use the default ports.
-        own = merged(own, loopback_settings())
+        own = new_files.merged(own, loopback_settings())
     if writes:
-        check_own_settings(places, own)
+        new_files.check_own_settings(places, own)
     with as_node_user(places):
         identity = load_identity(places.state_dir)
     granted = _granted(places, token, identity, name)
     farm_key, shared = parse_bundle(granted.bundle)
     keys = [parse_signing_key(each) for each in granted.signing_keys]
-    settings, files = with_signing_keys(places.directory, merged(own, shared), keys)
+    settings, files = new_files.with_signing_keys(places.directory, new_files.merged(own, shared), keys)
     if writes:
-        write_files(places, "join", farm_key, configuration_text(places, settings), files)
+        new_files.write_files(places, "join", farm_key, new_files.configuration_text(places, settings), files)
     signing = tuple(map(str, files))
     places_of_files = str(places.configuration), str(places.farm_key)
     return JoinOutput(*places_of_files, farm_key.label.hex(), granted.inviter, signing), files

@@ -13,16 +13,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from bridge.api import outputs
 from bridge.api.farm_facts import listed
-from bridge.api.outputs import (
-    Check,
-    CheckResult,
-    FoundRouterView,
-    FoundServiceView,
-    FoundTunnelView,
-    RouterDetectOutput,
-    UnreadFileView,
-)
 from bridge.cli.config import print_check
 from bridge.cli.founding.starting import restart_service
 from bridge.cli.printing import echo, echo_whole
@@ -85,7 +77,7 @@ def _use(tunnel: FoundTunnel, proposal: Proposal | None) -> str:
     return f": not chosen: {proposal.reason(tunnel) or NOT_NAMED}"
 
 
-def print_outcome(proposal: Proposal, file: NodeFile, checks: Sequence[Check]) -> None:
+def print_outcome(proposal: Proposal, file: NodeFile, checks: Sequence[outputs.Check]) -> None:
     """Print the checks of the written settings, the next actions, and the way to use the settings."""
     print_actions(proposal, file, checks)
     if not proposal.router.i2cp.is_on:
@@ -105,13 +97,13 @@ def print_outcome(proposal: Proposal, file: NodeFile, checks: Sequence[Check]) -
     echo(f"{advice} again: {start}")
 
 
-def print_actions(proposal: Proposal, file: NodeFile, checks: Sequence[Check]) -> None:
+def print_actions(proposal: Proposal, file: NodeFile, checks: Sequence[outputs.Check]) -> None:
     """Print the checks of the written settings, and the next actions."""
     router = proposal.router
     # The actions below open these ports; the check of a closed port would name other causes.
     closed = {name for name, service in ((ROUTER, router.i2cp), (STATUS, router.i2pcontrol)) if service.action}
     for check in checks:
-        if check.result is CheckResult.OK or closed.isdisjoint({check.name, check.cause}):
+        if check.result is outputs.CheckResult.OK or closed.isdisjoint({check.name, check.cause}):
             print_check(check)
     for line in _actions(proposal, file):
         echo_whole(line)
@@ -152,16 +144,16 @@ def append_command(lines: Sequence[str], file: Path) -> str:
 
 
 def detect_output(
-    detection: Detection, proposal: Proposal | None, file: NodeFile | None, checks: Sequence[Check] | None
-) -> RouterDetectOutput:
+    detection: Detection, proposal: Proposal | None, file: NodeFile | None, checks: Sequence[outputs.Check] | None
+) -> outputs.RouterDetectOutput:
     """Return the JSON document; only a written file has `checks`."""
     settings = {}
     if proposal is not None:
         plan = proposal.plan
         settings = {"router": dict(plan.router), "leaf": [dict(each) for each in plan.leaves]}
-    return RouterDetectOutput(
+    return outputs.RouterDetectOutput(
         routers=tuple(_router_view(each, proposal) for each in detection.routers),
-        unread=tuple(UnreadFileView(str(each.path), each.reason, each.action) for each in detection.unread),
+        unread=tuple(outputs.UnreadFileView(str(each.path), each.reason, each.action) for each in detection.unread),
         file=None if file is None else str(file.path),
         written=checks is not None,
         settings=settings,
@@ -169,8 +161,8 @@ def detect_output(
     )
 
 
-def _router_view(router: FoundRouter, proposal: Proposal | None) -> FoundRouterView:
-    return FoundRouterView(
+def _router_view(router: FoundRouter, proposal: Proposal | None) -> outputs.FoundRouterView:
+    return outputs.FoundRouterView(
         software=router.software.value,
         configuration=str(router.configuration),
         pid=None if router.process is None else router.process.pid,
@@ -182,13 +174,13 @@ def _router_view(router: FoundRouter, proposal: Proposal | None) -> FoundRouterV
     )
 
 
-def _service_view(service: Service) -> FoundServiceView:
-    return FoundServiceView(service.state.value, str(service.link), service.action, service.lines)
+def _service_view(service: Service) -> outputs.FoundServiceView:
+    return outputs.FoundServiceView(service.state.value, str(service.link), service.action, service.lines)
 
 
-def _tunnel_view(tunnel: FoundTunnel, proposal: Proposal | None) -> FoundTunnelView:
+def _tunnel_view(tunnel: FoundTunnel, proposal: Proposal | None) -> outputs.FoundTunnelView:
     known, destination = tunnel.tunnel, tunnel.destination
-    return FoundTunnelView(
+    return outputs.FoundTunnelView(
         name=known.name,
         kind=known.kind,
         address=None if destination is None else destination.address,

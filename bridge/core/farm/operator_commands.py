@@ -16,17 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bridge.core.farm.log_time_correction import LogTimeCorrected, SecondForgotten, correct
+from bridge.core.log import records
 from bridge.core.log.hashes import hash_of
-from bridge.core.log.records import (
-    ClientKey,
-    Correction,
-    CostFactor,
-    Exclusion,
-    Factors,
-    Force,
-    OperatorCommand,
-    Removal,
-)
 from bridge.core.log.weights import CommandRefused, WeightsChange, exclude, set_cost, take_factors
 from bridge.core.membership.client_keys import ClientChanged, change_client
 from bridge.core.publishing.publisher_election import PublisherChanged, choose_again
@@ -58,7 +49,7 @@ CommandChange = (
 
 
 def apply_command(  # noqa: PLR0911 - one case per command
-    state: FarmState, command: OperatorCommand, tuning: FarmTuning, author: bytes | None = None
+    state: FarmState, command: records.OperatorCommand, tuning: FarmTuning, author: bytes | None = None
 ) -> tuple[FarmState, list[CommandChange]]:
     """Return the state after a command, and the changes.
 
@@ -67,22 +58,22 @@ def apply_command(  # noqa: PLR0911 - one case per command
     weights, reweighed = state.weights, None
     change: WeightsChange | None
     match command:
-        case Force(master):
+        case records.Force(master):
             return _force(state, master)
-        case Removal():
+        case records.Removal():
             return _remove(state, command, tuning)
-        case ClientKey():
+        case records.ClientKey():
             clients, outcome = change_client(state.clients, state.admitted, command, author)
             return replace(state, clients=clients), [] if outcome is None else [outcome]
-        case Correction():
+        case records.Correction():
             state, corrected = correct(state, command, tuning)
             return state, [*corrected]
-        case Exclusion():
+        case records.Exclusion():
             weights, change = exclude(weights, command, author)
-        case CostFactor():
+        case records.CostFactor():
             weights, change = set_cost(weights, command, author)
             reweighed = command.leaf_hash
-        case Factors():
+        case records.Factors():
             weights, change = take_factors(weights, command, state.applied_index, state.log_time_ms, author)
         case _:
             assert_never(command)
@@ -104,7 +95,7 @@ def _force(state: FarmState, name: str) -> tuple[FarmState, list[CommandChange]]
     return replace(state, masters=masters), [PublicationForced(name)]
 
 
-def _remove(state: FarmState, command: Removal, tuning: FarmTuning) -> tuple[FarmState, list[CommandChange]]:
+def _remove(state: FarmState, command: records.Removal, tuning: FarmTuning) -> tuple[FarmState, list[CommandChange]]:
     if command.server_id not in state.admitted:
         return state, [CommandRefused("removal", f"no server of this farm has the Raft id {command.server_id}")]
     if (command.server_id in state.removed) == command.removed:

@@ -18,6 +18,7 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
+from bridge.core.formation import messages
 from bridge.core.formation.alarms import Situation, alarms_of, list_founders
 from bridge.core.formation.founding import (
     CLOCK_LIMIT_MS,
@@ -33,23 +34,6 @@ from bridge.core.formation.founding import (
     is_set_of_founders,
 )
 from bridge.core.formation.member import FarmMember
-from bridge.core.formation.messages import (
-    Advertise,
-    Alarm,
-    ConfirmRequested,
-    DeadlineReached,
-    Effect,
-    Event,
-    FormationPhase,
-    FormationRefused,
-    Founded,
-    KnowsCluster,
-    MembersChanged,
-    Persist,
-    Persisted,
-    Started,
-    WithdrawRequested,
-)
 
 __all__ = ["Formation", "FormationTuning"]
 
@@ -105,22 +89,22 @@ class Formation:
         self._persist_count = 0
         self._advertised: FormationNotice | None = None
         self._alarms: tuple[str, ...] = ()
-        self._effects: list[Effect] = []
+        self._effects: list[messages.Effect] = []
 
-    def step(self, event: Event, now: int, clock_ms: int) -> list[Effect]:
+    def step(self, event: messages.Event, now: int, clock_ms: int) -> list[messages.Effect]:
         """Process one event; `now` is monotonic, `clock_ms` the wall clock that a promise carries."""
         match event:
-            case Started():
+            case messages.Started():
                 self._announce_outcome()
-            case MembersChanged(members):
+            case messages.MembersChanged(members):
                 self._members = {member.node_id: member for member in members if member.node_id != self._node_id}
-            case DeadlineReached():
+            case messages.DeadlineReached():
                 self.deadline = None
-            case Persisted(number):
+            case messages.Persisted(number):
                 self._persisted(number)
-            case WithdrawRequested():
+            case messages.WithdrawRequested():
                 self._withdraw()
-            case ConfirmRequested(cluster_id):
+            case messages.ConfirmRequested(cluster_id):
                 self._confirm(cluster_id)
             case _:
                 assert_never(event)
@@ -129,13 +113,13 @@ class Formation:
         return effects
 
     @property
-    def phase(self) -> FormationPhase:
+    def phase(self) -> messages.FormationPhase:
         """The node's phase, derived from durable state only."""
         if self._durable.founding is not None:
-            return FormationPhase.FOUNDED
+            return messages.FormationPhase.FOUNDED
         if self._durable.known is not None:
-            return FormationPhase.OBSERVER
-        return FormationPhase.WATCHING if self._durable.promise is None else FormationPhase.PROMISED
+            return messages.FormationPhase.OBSERVER
+        return messages.FormationPhase.WATCHING if self._durable.promise is None else messages.FormationPhase.PROMISED
 
     @property
     def founding(self) -> Founding | None:
@@ -206,11 +190,11 @@ class Formation:
             if next_state is not None:
                 self._persist_count += 1
                 self._pending = (self._persist_count, next_state)
-                self._effects.append(Persist(self._persist_count, next_state))
+                self._effects.append(messages.Persist(self._persist_count, next_state))
         notice = self.notice
         if notice != self._advertised:
             self._advertised = notice
-            self._effects.append(Advertise(notice))
+            self._effects.append(messages.Advertise(notice))
         self._review_alarms(now)
 
     def _next_state(self, now: int, clock_ms: int) -> FormationState | None:
@@ -396,9 +380,11 @@ class Formation:
 
     def _announce_outcome(self) -> None:
         if self._durable.founding is not None:
-            self._effects.append(Founded(self._durable.founding, self._durable.founding.raft_id(self._node_id)))
+            self._effects.append(
+                messages.Founded(self._durable.founding, self._durable.founding.raft_id(self._node_id))
+            )
         elif self._durable.known is not None:
-            self._effects.append(KnowsCluster(self._durable.known))
+            self._effects.append(messages.KnowsCluster(self._durable.known))
 
     def withdrawal_refusal(self) -> str | None:
         """Return the reason why this node's promise cannot be withdrawn now; None if it can."""
@@ -418,7 +404,7 @@ class Formation:
     def _withdraw(self) -> None:
         refusal = self.withdrawal_refusal()
         if refusal is not None:
-            self._effects.append(FormationRefused(refusal))
+            self._effects.append(messages.FormationRefused(refusal))
             return
         self._persist_count += 1
         promise, endorsed = self._durable.promise, self._durable.endorsed
@@ -430,7 +416,7 @@ class Formation:
             revoked=self._durable.revoked if endorsed is None else (*self._durable.revoked, endorsed),
         )
         self._pending = (self._persist_count, next_state)
-        self._effects.append(Persist(self._persist_count, next_state))
+        self._effects.append(messages.Persist(self._persist_count, next_state))
 
     def _is_about_to_exist(self) -> bool:
         """Return True if this node has seen the endorsements of all founders of the endorsed founding."""
@@ -461,11 +447,11 @@ class Formation:
         elif cluster not in reported:
             refusal = f"no member reports cluster {cluster}; the members report {', '.join(reported[:4]) or 'none'}."
         if refusal is not None:
-            self._effects.append(FormationRefused(f"Confirmation refused: {refusal}"))
+            self._effects.append(messages.FormationRefused(f"Confirmation refused: {refusal}"))
             return
         self._persist_count += 1
         self._pending = (self._persist_count, replace(self._durable, confirmed=cluster_id))
-        self._effects.append(Persist(*self._pending))
+        self._effects.append(messages.Persist(*self._pending))
 
     def _review_alarms(self, now: int) -> None:
         situation = Situation(
@@ -485,7 +471,9 @@ class Formation:
             too_many=self._too_many(),
         )
         is_waiting = self._trusted is not None or self._durable.endorsed is not None
-        incomplete = self.phase is FormationPhase.PROMISED or (self.phase is FormationPhase.WATCHING and is_waiting)
+        incomplete = self.phase is messages.FormationPhase.PROMISED or (
+            self.phase is messages.FormationPhase.WATCHING and is_waiting
+        )
         if not incomplete:
             self._troubled_since = None
         elif self._troubled_since is None:
@@ -495,5 +483,5 @@ class Formation:
         if incomplete and not impatient and self.deadline is None:
             self.deadline = patience_ends
         alarms = alarms_of(situation, impatient=impatient)
-        self._effects.extend(Alarm(text) for text in alarms if text not in self._alarms)
+        self._effects.extend(messages.Alarm(text) for text in alarms if text not in self._alarms)
         self._alarms = alarms

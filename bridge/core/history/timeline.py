@@ -15,19 +15,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from bridge.core.history.records import (
-    MINUTE_MS,
-    ROWS_MAX,
-    SERIES_MAX,
-    Break,
-    Record,
-    Row,
-    RowKind,
-    Sample,
-    SeriesKind,
-    State,
-    StateRecord,
-)
+from bridge.core.history import records
 
 ROW_SPANS_MAX: Final = 500
 SPANS_MAX: Final = 8_000
@@ -40,7 +28,7 @@ class Span(NamedTuple):
 
     start_ms: int
     end_ms: int
-    state: State
+    state: records.State
 
 
 class Timeline(Struct, frozen=True):
@@ -49,9 +37,9 @@ class Timeline(Struct, frozen=True):
     from_ms: int
     to_ms: int
     step_ms: int
-    rows: tuple[tuple[Row, tuple[Span, ...]], ...]
+    rows: tuple[tuple[records.Row, tuple[Span, ...]], ...]
     """Rows with at least one span, in order of their kinds and names."""
-    series: tuple[tuple[Row, tuple[float | None, ...]], ...]
+    series: tuple[tuple[records.Row, tuple[float | None, ...]], ...]
     spans_left_out: int
     rows_left_out: int
 
@@ -62,26 +50,26 @@ class _Window:
     def __init__(self, from_ms: int, step_ms: int) -> None:
         self._from_ms = from_ms
         self._step_ms = step_ms
-        self._open: dict[Row, tuple[int, State]] = {}
-        self.spans: dict[Row, deque[Span]] = {}
-        self.values: dict[Row, dict[int, tuple[float, int]]] = {}
+        self._open: dict[records.Row, tuple[int, records.State]] = {}
+        self.spans: dict[records.Row, deque[Span]] = {}
+        self.values: dict[records.Row, dict[int, tuple[float, int]]] = {}
         """By series and step: the sum and the number of the minutes' values."""
         self.last_ms = 0
         """The last observation."""
         self.left_out = 0
 
-    def take(self, record: Record) -> None:
+    def take(self, record: records.Record) -> None:
         match record:
-            case StateRecord(time_ms, row, state):
+            case records.StateRecord(time_ms, row, state):
                 self.last_ms = max(self.last_ms, time_ms)
                 if state is None or self._open.get(row, (0, None))[1] != state:
                     self._close(row, time_ms)
                     if state is not None:
                         self._open[row] = (time_ms, state)
-            case Sample(time_ms):
+            case records.Sample(time_ms):
                 self.last_ms = max(self.last_ms, time_ms)
                 self._add(record)
-            case Break(time_ms, _, last_ms):
+            case records.Break(time_ms, _, last_ms):
                 self.interrupt(min(last_ms, self.last_ms) if last_ms else self.last_ms)
                 if time_ms < self.last_ms:
                     self._cut(time_ms)
@@ -95,7 +83,7 @@ class _Window:
         for row, (start_ms, _) in list(self._open.items()):
             self._close(row, start_ms + 1 if start_ms == end_ms else end_ms)
 
-    def _close(self, row: Row, end_ms: int) -> None:
+    def _close(self, row: records.Row, end_ms: int) -> None:
         start_ms, state = self._open.pop(row, (0, None))
         if state is None or end_ms <= max(start_ms, self._from_ms):
             return
@@ -112,8 +100,8 @@ class _Window:
         for row, values in self.values.items():
             self.values[row] = {step: each for step, each in values.items() if step < later}
 
-    def _add(self, sample: Sample) -> None:
-        step = (sample.minute * MINUTE_MS - self._from_ms) // self._step_ms
+    def _add(self, sample: records.Sample) -> None:
+        step = (sample.minute * records.MINUTE_MS - self._from_ms) // self._step_ms
         if step < 0:
             return
         for row, value in sample.values:
@@ -122,15 +110,15 @@ class _Window:
             values[step] = (total + value, count + 1)
 
 
-def read(parts: Iterable[Iterable[Record]], now_ms: int | None, hours: int) -> Timeline:
+def read(parts: Iterable[Iterable[records.Record]], now_ms: int | None, hours: int) -> Timeline:
     """Return the last `hours` until `now_ms`; None: until the last observation.
 
     Each part has records without a gap, oldest first; the node did not record between two parts.
     """
     read_parts = [list(each) for each in parts]
     to_ms = _last_of(read_parts) if now_ms is None else now_ms
-    step_ms = MINUTE_MS * max(1, -(-hours * 60 // (STEPS_MAX - 1)))
-    from_ms = max(0, (to_ms - hours * 60 * MINUTE_MS) // step_ms * step_ms)
+    step_ms = records.MINUTE_MS * max(1, -(-hours * 60 // (STEPS_MAX - 1)))
+    from_ms = max(0, (to_ms - hours * 60 * records.MINUTE_MS) // step_ms * step_ms)
     window = _Window(from_ms, step_ms)
     for number, part in enumerate(read_parts):
         if number:
@@ -141,28 +129,28 @@ def read(parts: Iterable[Iterable[Record]], now_ms: int | None, hours: int) -> T
     return _bounded(window, from_ms, to_ms, step_ms)
 
 
-def _last_of(parts: Iterable[Iterable[Record]]) -> int:
+def _last_of(parts: Iterable[Iterable[records.Record]]) -> int:
     last_ms = 0
     for part in parts:
         for record in part:
-            last_ms = record.time_ms if isinstance(record, Break) else max(last_ms, record.time_ms)
+            last_ms = record.time_ms if isinstance(record, records.Break) else max(last_ms, record.time_ms)
     return last_ms
 
 
 def _bounded(window: _Window, from_ms: int, to_ms: int, step_ms: int) -> Timeline:
     shown = sorted((row for row, spans in window.spans.items() if spans), key=_order)
     left_out = window.left_out
-    excess = sum(len(window.spans[row]) for row in shown[:ROWS_MAX]) - SPANS_MAX
+    excess = sum(len(window.spans[row]) for row in shown[: records.ROWS_MAX]) - SPANS_MAX
     if excess > 0:
         # Drop the spans with the oldest ends, so that every row keeps its newest spans.
-        ends = sorted(span.end_ms for row in shown[:ROWS_MAX] for span in window.spans[row])
+        ends = sorted(span.end_ms for row in shown[: records.ROWS_MAX] for span in window.spans[row])
         oldest_ms = ends[excess - 1]
-        for row in shown[:ROWS_MAX]:
+        for row in shown[: records.ROWS_MAX]:
             spans = window.spans[row]
             while spans and spans[0].end_ms <= oldest_ms:
                 spans.popleft()
                 left_out += 1
-    rows = [(row, tuple(window.spans[row])) for row in shown[:ROWS_MAX]]
+    rows = [(row, tuple(window.spans[row])) for row in shown[: records.ROWS_MAX]]
     count = min(STEPS_MAX, -(-(to_ms - from_ms) // step_ms))
     series = sorted((row for row, values in window.values.items() if values), key=_order)
     return Timeline(
@@ -170,9 +158,9 @@ def _bounded(window: _Window, from_ms: int, to_ms: int, step_ms: int) -> Timelin
         to_ms=to_ms,
         step_ms=step_ms,
         rows=tuple((row, spans) for row, spans in rows if spans),
-        series=tuple((row, tuple(_means(window.values[row], count))) for row in series[:SERIES_MAX]),
+        series=tuple((row, tuple(_means(window.values[row], count))) for row in series[: records.SERIES_MAX]),
         spans_left_out=left_out,
-        rows_left_out=max(0, len(shown) - ROWS_MAX),
+        rows_left_out=max(0, len(shown) - records.ROWS_MAX),
     )
 
 
@@ -182,10 +170,10 @@ def _means(values: dict[int, tuple[float, int]], count: int) -> Iterator[float |
         yield round(total / number, 2) if number else None
 
 
-_KINDS: Final = {kind: place for place, kind in enumerate((*RowKind, *SeriesKind))}
+_KINDS: Final = {kind: place for place, kind in enumerate((*records.RowKind, *records.SeriesKind))}
 
 
-def _order(row: Row) -> tuple[int, str, int, str]:
+def _order(row: records.Row) -> tuple[int, str, int, str]:
     """Order by kind and owner, then by name; node-10 follows node-9."""
     name = row.name or ""
     return _KINDS[row.kind], row.owner or "", len(name), name

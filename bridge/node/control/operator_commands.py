@@ -18,18 +18,10 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
+from bridge.api import requests
 from bridge.api.alarms import ADD_NODE
 from bridge.api.build_view import address_of_hash
 from bridge.api.control import CommandAnswer, Refused, SubmitAnswer, SubmitOutcome
-from bridge.api.requests import (
-    ClientOrder,
-    CommandRequest,
-    CorrectionOrder,
-    CostOrder,
-    ExclusionOrder,
-    ForceOrder,
-    RemovalOrder,
-)
 from bridge.api.view import FarmView
 from bridge.core.farm.log_time_correction import correction_refusal
 from bridge.core.log.feature_level import BOUNDS_LEVEL
@@ -59,7 +51,7 @@ class OperatorCommands(Struct, frozen=True):
     signer: bytes | None = None
     """The identity of this node, which signs the commands."""
 
-    async def grant(self, request: CommandRequest) -> CommandAnswer:
+    async def grant(self, request: requests.CommandRequest) -> CommandAnswer:
         """Have a command committed; raise `Refused` with the reason if it is ineffective."""
         kind, command, text = self.check(request)
         answer = await self.submit(encode(command))
@@ -70,7 +62,7 @@ class OperatorCommands(Struct, frozen=True):
             raise Refused(409, "command-refused", refusal)
         return CommandAnswer(kind, answer.index, text)
 
-    def check(self, request: CommandRequest) -> tuple[str, OperatorCommand, str]:
+    def check(self, request: requests.CommandRequest) -> tuple[str, OperatorCommand, str]:
         """Return kind, record and success text of a command; raise `Refused` with the reason if it is not permitted.
 
         A removal is permitted below its feature level: the removed server may be the reason for the low level.
@@ -86,20 +78,20 @@ class OperatorCommands(Struct, frozen=True):
             )
         return kind, command, text
 
-    def _understand(self, request: CommandRequest) -> tuple[str, OperatorCommand, str]:
+    def _understand(self, request: requests.CommandRequest) -> tuple[str, OperatorCommand, str]:
         """Return the kind of a command, its entry, and the text for success."""
         match request.order:
-            case ExclusionOrder() as order:
+            case requests.ExclusionOrder() as order:
                 return request.kind, *self._exclusion(order)
-            case CostOrder() as order:
+            case requests.CostOrder() as order:
                 return request.kind, *self._cost(order)
-            case ForceOrder() as order:
+            case requests.ForceOrder() as order:
                 return request.kind, *self._force(order)
-            case RemovalOrder() as order:
+            case requests.RemovalOrder() as order:
                 return request.kind, *self._removal(order)
-            case ClientOrder() as order:
+            case requests.ClientOrder() as order:
                 return request.kind, *self._client(order)
-            case CorrectionOrder():
+            case requests.CorrectionOrder():
                 return request.kind, *self._correction()
 
     @property
@@ -108,7 +100,7 @@ class OperatorCommands(Struct, frozen=True):
 
     # -- leaves --------------------------------------------------------------------------------------------------------
 
-    def _exclusion(self, order: ExclusionOrder) -> tuple[Exclusion, str]:
+    def _exclusion(self, order: requests.ExclusionOrder) -> tuple[Exclusion, str]:
         leaf_hash = self._leaf_hash(order.hash)
         if not order.excluded and leaf_hash not in self._state.weights.excluded:
             raise Refused(
@@ -119,7 +111,7 @@ class OperatorCommands(Struct, frozen=True):
         done = "is excluded" if order.excluded else "is listed again"
         return Exclusion(leaf_hash, order.excluded), f"{address_of_hash(leaf_hash)} {done}{self._unknown(leaf_hash)}"
 
-    def _cost(self, order: CostOrder) -> tuple[CostFactor, str]:
+    def _cost(self, order: requests.CostOrder) -> tuple[CostFactor, str]:
         leaf_hash = self._leaf_hash(order.hash)
         text = f"{address_of_hash(leaf_hash)} has the factor {order.factor:g}{self._unknown(leaf_hash)}"
         return CostFactor(leaf_hash, order.factor), text
@@ -140,7 +132,7 @@ class OperatorCommands(Struct, frozen=True):
 
     # -- masters -------------------------------------------------------------------------------------------------------
 
-    def _force(self, order: ForceOrder) -> tuple[Force, str]:
+    def _force(self, order: requests.ForceOrder) -> tuple[Force, str]:
         master_hash = _hash(order.master, "masters")
         master = next((each for each in self._state.masters if hash_of(each) == master_hash), None)
         if master is None:
@@ -159,7 +151,7 @@ class OperatorCommands(Struct, frozen=True):
 
     # -- servers -------------------------------------------------------------------------------------------------------
 
-    def _removal(self, order: RemovalOrder) -> tuple[Removal, str]:
+    def _removal(self, order: requests.RemovalOrder) -> tuple[Removal, str]:
         server_id = self._server_named(order.server)
         voters = {each.raft_id for each in self.view.raft.voters}
         members = voters | {each.raft_id for each in self.view.raft.learners}
@@ -184,7 +176,7 @@ class OperatorCommands(Struct, frozen=True):
 
     # -- client keys ---------------------------------------------------------------------------------------------------
 
-    def _client(self, order: ClientOrder) -> tuple[ClientKey, str]:
+    def _client(self, order: requests.ClientOrder) -> tuple[ClientKey, str]:
         try:
             entry = self._admitted_client(order) if order.admitted else self._removed_client(order.name)
         except ApplicationError as error:
@@ -197,7 +189,7 @@ class OperatorCommands(Struct, frozen=True):
         done = f"is admitted with the scope {scopes}" if order.admitted else "is removed: the farm ignores its entries"
         return entry, f"the client key {entry.name} ({entry.node_id.hex()}) {done}"
 
-    def _admitted_client(self, order: ClientOrder) -> ClientKey:
+    def _admitted_client(self, order: requests.ClientOrder) -> ClientKey:
         key = octets(order.key or "", PUBLIC_KEY_BYTES)
         return ClientKey(node_id_of(key), order.name, key, tuple(dict.fromkeys(order.scopes)), admitted=True)
 
@@ -235,7 +227,7 @@ class OperatorCommands(Struct, frozen=True):
         A directly submitted entry must meet the rules of the command.
         """
         try:
-            self._removal(RemovalOrder(str(removal.server_id), removal.removed))
+            self._removal(requests.RemovalOrder(str(removal.server_id), removal.removed))
         except Refused as refused:
             return str(refused)
         return None

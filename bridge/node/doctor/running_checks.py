@@ -6,15 +6,7 @@ which follows the clocks of a majority, so a time server is not needed.
 
 from pathlib import Path
 
-from bridge.api.alarms import (
-    CERTIFICATE,
-    CLOCK,
-    DISK_FULL,
-    FARM_KEY_FILE,
-    ROUTER_UNREACHABLE,
-    SIGNING_KEY,
-    alarm_severity,
-)
+from bridge.api import alarms
 from bridge.api.outputs import Check, CheckResult
 from bridge.api.verdict import DO_ABOUT, MEANINGS
 from bridge.api.view import FarmView, Phase, Severity, counted_members
@@ -27,12 +19,12 @@ from bridge.node.security.control_socket import SOCKET_NAME, answers
 
 VERDICT = "verdict"
 CAUSES = {
-    ROUTER_UNREACHABLE.kind: ROUTER,
-    CLOCK.kind: "log time",
-    DISK_FULL.kind: "disk",
-    FARM_KEY_FILE.kind: "farm key",
-    SIGNING_KEY.kind: "signing key",
-    CERTIFICATE.kind: "certificate",
+    alarms.ROUTER_UNREACHABLE.kind: ROUTER,
+    alarms.CLOCK.kind: "log time",
+    alarms.DISK_FULL.kind: "disk",
+    alarms.FARM_KEY_FILE.kind: "farm key",
+    alarms.SIGNING_KEY.kind: "signing key",
+    alarms.CERTIFICATE.kind: "certificate",
 }
 """The check with the cause of an alarm, by kind of alarm. `_alarm_checks` adds the alarm of the verdict."""
 CLOCK_WARNING_MS = 5_000
@@ -131,7 +123,7 @@ def _alarm_checks(view: FarmView) -> list[Check]:
     return [
         Check(
             f"alarm {alarm.kind}",
-            CheckResult.PROBLEM if alarm_severity(alarm.kind) is Severity.CRITICAL else CheckResult.WARNING,
+            CheckResult.PROBLEM if alarms.alarm_severity(alarm.kind) is Severity.CRITICAL else CheckResult.WARNING,
             alarm.text,
             alarm.action,
             causes.get(alarm.kind, ""),

@@ -23,23 +23,7 @@ import trio
 
 from bridge.api.control import Refused
 from bridge.node.inviting.invitations import Invitation, Invitations, Joiner, RedeemError
-from bridge.wire.keys.invitation import (
-    LENGTH_BYTES,
-    NONCE_BYTES,
-    REQUEST_LIMIT_BYTES,
-    VERSION,
-    Granted,
-    Hello,
-    InvitationError,
-    JoinRequest,
-    Refusal,
-    RefusalCode,
-    Reply,
-    body_length,
-    decode_message,
-    encode_message,
-    is_proven,
-)
+from bridge.wire.keys import invitation
 from consensus.net import AcceptOptions, AcceptQueue, NodeCertificate, TlsStream, load_or_create_certificate
 
 PORT: Final = 7671
@@ -57,7 +41,7 @@ WAITING: Final = AcceptOptions(unknown_max=24, unknown_per_source_max=6, known_m
 LOOK_EVERY_S: Final = 1.0
 _BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, ssl.SSLError, OSError)
 
-Grant = Callable[[Joiner], Awaitable[Granted]]
+Grant = Callable[[Joiner], Awaitable[invitation.Granted]]
 
 
 def listener_certificate(state_dir: Path) -> NodeCertificate:
@@ -76,7 +60,7 @@ class InvitationListener:
     """Returns the content for an identity whose redemption is durable."""
     is_name_taken: Callable[[Joiner], bool] = lambda _: False
     redeemed: Callable[[Invitation, Joiner], None] = lambda *_: None
-    refused: Callable[[str, RefusalCode], None] = lambda *_: None
+    refused: Callable[[str, invitation.RefusalCode], None] = lambda *_: None
     """Receives the address of a refused sender, and the reason."""
     failed: Callable[[str | None], None] = lambda _: None
     """Receives the reason why the port cannot be opened; None when it is open."""
@@ -126,21 +110,23 @@ class InvitationListener:
     async def _exchange(self, stream: TlsStream, address: str, lock: trio.Lock) -> None:
         try:
             await stream.do_handshake()
-            nonce = os.urandom(NONCE_BYTES)
-            await stream.send_all(encode_message(Hello(VERSION, nonce)))
+            nonce = os.urandom(invitation.NONCE_BYTES)
+            await stream.send_all(invitation.encode_message(invitation.Hello(invitation.VERSION, nonce)))
             reply = await self._reply(stream, nonce, address, lock)
-            await stream.send_all(encode_message(reply))
+            await stream.send_all(invitation.encode_message(reply))
         except _BROKEN:
             return
 
-    async def _reply(self, stream: TlsStream, nonce: bytes, address: str, lock: trio.Lock) -> Reply:
+    async def _reply(self, stream: TlsStream, nonce: bytes, address: str, lock: trio.Lock) -> invitation.Reply:
         try:
-            request = decode_message(await receive_body(stream, REQUEST_LIMIT_BYTES), JoinRequest)
-        except InvitationError as error:
-            return self._refused(address, RefusalCode.MALFORMED, str(error))
-        if not is_proven(request, self.certificate.fingerprint, nonce):
+            request = invitation.decode_message(
+                await receive_body(stream, invitation.REQUEST_LIMIT_BYTES), invitation.JoinRequest
+            )
+        except invitation.InvitationError as error:
+            return self._refused(address, invitation.RefusalCode.MALFORMED, str(error))
+        if not invitation.is_proven(request, self.certificate.fingerprint, nonce):
             text = "the signature of the request is not valid for this connection"
-            return self._refused(address, RefusalCode.UNPROVEN, text)
+            return self._refused(address, invitation.RefusalCode.UNPROVEN, text)
         joiner = Joiner(request.public_key, request.name)
         try:
             with trio.fail_at(trio.current_effective_deadline() - REPLY_S):
@@ -152,12 +138,12 @@ class InvitationListener:
                 str(error) or "no leader confirms the farm's state: `garlicfarm status` on the inviting node shows why"
             )
             text = f"{why}. Then run the command again: the token stays valid for this machine"
-            return self._refused(address, RefusalCode.FAILED, text)
+            return self._refused(address, invitation.RefusalCode.FAILED, text)
         except OSError as error:
             text = f"the disk of the inviting node: {error.strerror or error}; correct it, and run the command again"
-            return self._refused(address, RefusalCode.FAILED, text)
+            return self._refused(address, invitation.RefusalCode.FAILED, text)
 
-    async def _granted(self, secret: bytes, joiner: Joiner, lock: trio.Lock) -> Reply:
+    async def _granted(self, secret: bytes, joiner: Joiner, lock: trio.Lock) -> invitation.Reply:
         # Two grants at a time could choose the same spare key, and no grant may follow a revocation.
         async with lock:
             with trio.CancelScope(shield=True):  # After a canceled write the file and the memory would differ.
@@ -165,17 +151,17 @@ class InvitationListener:
                 spend = partial(self.invitations.redeem, secret, joiner, is_name_taken=is_taken)
                 found = await trio.to_thread.run_sync(spend)
             self.redeemed(found, joiner)
-            return Reply(granted=await self.grant(joiner))
+            return invitation.Reply(granted=await self.grant(joiner))
 
-    def _refused(self, address: str, code: RefusalCode, text: str) -> Reply:
+    def _refused(self, address: str, code: invitation.RefusalCode, text: str) -> invitation.Reply:
         self.refused(address, code)
-        return Reply(refusal=Refusal(code, text[:500]))
+        return invitation.Reply(refusal=invitation.Refusal(code, text[:500]))
 
 
 async def receive_body(stream: TlsStream, limit: int) -> bytes:
     """Receive one message and return its body; raise InvitationError."""
-    head = await _receive_exactly(stream, LENGTH_BYTES)
-    return await _receive_exactly(stream, body_length(head, limit))
+    head = await _receive_exactly(stream, invitation.LENGTH_BYTES)
+    return await _receive_exactly(stream, invitation.body_length(head, limit))
 
 
 async def _receive_exactly(stream: TlsStream, size: int) -> bytes:

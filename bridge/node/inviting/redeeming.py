@@ -14,22 +14,7 @@ from typing import Final
 import trio
 
 from bridge.node.inviting.listener import receive_body
-from bridge.wire.keys.invitation import (
-    REPLY_LIMIT_BYTES,
-    VERSION,
-    Granted,
-    Hello,
-    InvitationError,
-    InviterAddress,
-    JoinRequest,
-    Refusal,
-    RefusalCode,
-    Reply,
-    Token,
-    decode_message,
-    encode_message,
-    signed_bytes,
-)
+from bridge.wire.keys import invitation
 from consensus.net import TlsStream, UntrustedCertificateError, connection_failure, secured
 from gossip.node import NodeIdentity
 
@@ -41,12 +26,12 @@ _BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSl
 class JoinError(Exception):
     """The token could not be redeemed; the text has the reason and the next step."""
 
-    def __init__(self, text: str, code: RefusalCode | None = None) -> None:
+    def __init__(self, text: str, code: invitation.RefusalCode | None = None) -> None:
         super().__init__(text)
         self.code = code
 
 
-async def redeem(token: Token, identity: NodeIdentity, name: str) -> Granted:
+async def redeem(token: invitation.Token, identity: NodeIdentity, name: str) -> invitation.Granted:
     """Redeem a token for an identity; raise JoinError."""
     failures: list[str] = []
     for place in token.places:
@@ -61,7 +46,7 @@ async def redeem(token: Token, identity: NodeIdentity, name: str) -> Granted:
     raise JoinError(_unreachable(failures))
 
 
-async def _connected(place: InviterAddress, fingerprint: bytes) -> TlsStream:
+async def _connected(place: invitation.InviterAddress, fingerprint: bytes) -> TlsStream:
     with trio.fail_after(CONNECT_S):
         transport = await trio.open_tcp_stream(place.host, place.port)
         try:
@@ -72,13 +57,13 @@ async def _connected(place: InviterAddress, fingerprint: bytes) -> TlsStream:
 
 
 async def _redeemed(
-    stream: TlsStream, place: InviterAddress, token: Token, identity: NodeIdentity, name: str
-) -> Granted:
+    stream: TlsStream, place: invitation.InviterAddress, token: invitation.Token, identity: NodeIdentity, name: str
+) -> invitation.Granted:
     try:
         async with aclosing(stream):
             with trio.fail_after(EXCHANGE_S):
                 reply = await _exchange(stream, token, identity, name)
-    except InvitationError as error:
+    except invitation.InvitationError as error:
         raise JoinError(f"the node at {place} replied in a wrong form: {error}") from None
     except _BROKEN as error:
         raise JoinError(
@@ -86,17 +71,19 @@ async def _redeemed(
             " token stays valid for it"
         ) from None
     if reply.granted is None:
-        refusal = reply.refusal or Refusal(RefusalCode.FAILED, "unknown")
+        refusal = reply.refusal or invitation.Refusal(invitation.RefusalCode.FAILED, "unknown")
         raise JoinError(f"the node at {place} refuses: {refusal.text}", refusal.code)
     return reply.granted
 
 
-async def _exchange(stream: TlsStream, token: Token, identity: NodeIdentity, name: str) -> Reply:
-    hello = decode_message(await receive_body(stream, REPLY_LIMIT_BYTES), Hello)
-    signature = identity.key.sign(signed_bytes(token.fingerprint, hello.nonce, token.secret, name))
+async def _exchange(stream: TlsStream, token: invitation.Token, identity: NodeIdentity, name: str) -> invitation.Reply:
+    hello = invitation.decode_message(await receive_body(stream, invitation.REPLY_LIMIT_BYTES), invitation.Hello)
+    signature = identity.key.sign(invitation.signed_bytes(token.fingerprint, hello.nonce, token.secret, name))
     public_key = identity.key.public_key().public_bytes_raw()
-    await stream.send_all(encode_message(JoinRequest(VERSION, token.secret, name, public_key, signature)))
-    return decode_message(await receive_body(stream, REPLY_LIMIT_BYTES), Reply)
+    await stream.send_all(
+        invitation.encode_message(invitation.JoinRequest(invitation.VERSION, token.secret, name, public_key, signature))
+    )
+    return invitation.decode_message(await receive_body(stream, invitation.REPLY_LIMIT_BYTES), invitation.Reply)
 
 
 def _failure(error: BaseException) -> str:

@@ -48,17 +48,7 @@ from bridge.node.settings.clients import KafkaSettings
 from bridge.node.settings.descriptors import descriptor_shares
 from consensus import CountedReason
 from consensus.net import CertificateError, NodeCertificate, server_context
-from consensus.protocols.kafka import (
-    ConfigsService,
-    ConsumerService,
-    GroupService,
-    KafkaListener,
-    Limits,
-    ListenerOptions,
-    ListenerSecurity,
-    ProduceService,
-    QuorumViewService,
-)
+from consensus.protocols import kafka as protocol
 from gossip.node import endpoint
 
 LOG = logging.getLogger(__name__)
@@ -99,7 +89,7 @@ class FarmListener:
     def __init__(
         self,
         settings: KafkaSettings,
-        options: ListenerOptions,
+        options: protocol.ListenerOptions,
         bound: Sequence[trio.SocketListener],
         current: CurrentFarm,
         users: ListedUsers | None,
@@ -115,15 +105,15 @@ class FarmListener:
         self._producing = Producing(current, users if settings.write else None, alarms)
         self._groups = FarmGroupOffsets(current, settings.topic, alarms) if settings.groups else None
         topic = FarmTopic(current, settings, settings.advertise, self._producing, self._groups)
-        quorum = QuorumViewService(lambda: quorum_of(current, settings), clock_ms)
+        quorum = protocol.QuorumViewService(lambda: quorum_of(current, settings), clock_ms)
         services = (
-            ConsumerService(topic),
-            ProduceService(topic),
-            GroupService(topic),
-            ConfigsService(topic, max_request_bytes=options.limits.max_request_bytes, has_server_time=True),
+            protocol.ConsumerService(topic),
+            protocol.ProduceService(topic),
+            protocol.GroupService(topic),
+            protocol.ConfigsService(topic, max_request_bytes=options.limits.max_request_bytes, has_server_time=True),
             quorum,
         )
-        self._listener = KafkaListener(services, options)
+        self._listener = protocol.KafkaListener(services, options)
 
     @property
     def url(self) -> str:
@@ -193,12 +183,12 @@ async def open_endpoint(local: LocalNode, settings: KafkaSettings, current: Curr
     files = None if settings.certificate is None else CertificateFiles(settings.certificate, settings.client_ca)
     security = await _security(settings, users, files)
     connections = descriptor_shares().kafka
-    options = ListenerOptions(
+    options = protocol.ListenerOptions(
         name=KAFKA_LISTENER,
         host=settings.listen.host,
         port=settings.listen.port,
         security=security,
-        limits=Limits(max_request_bytes=WRITE_BYTES if settings.write else READ_BYTES, max_elements=20_000),
+        limits=protocol.Limits(max_request_bytes=WRITE_BYTES if settings.write else READ_BYTES, max_elements=20_000),
         max_connections=connections,
         max_connections_per_source=max(1, connections // 2),
         max_incomplete_bytes=INCOMPLETE_BYTES,
@@ -231,9 +221,9 @@ def _users(settings: KafkaSettings) -> ListedUsers | None:
 
 async def _security(
     settings: KafkaSettings, users: ListedUsers | None, files: CertificateFiles | None
-) -> ListenerSecurity:
+) -> protocol.ListenerSecurity:
     try:
         tls = None if files is None else (await files.read())[0]
     except CertificateError as error:
         raise NodeStopped(f"[kafka]: {error}") from error
-    return ListenerSecurity(tls, users if settings.client_ca is None else None)
+    return protocol.ListenerSecurity(tls, users if settings.client_ca is None else None)

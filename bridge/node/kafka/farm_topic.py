@@ -28,17 +28,7 @@ from bridge.node.kafka.farm_batches import EPOCH_MAX, batches_of, epoch_of, time
 from bridge.node.kafka.producing import BATCH_RECORDS, Producing
 from bridge.node.settings.clients import KafkaSettings
 from consensus import ServerBusyError, ServerStoppedError, integer_id
-from consensus.protocols.kafka import (
-    BatchCache,
-    Broker,
-    GroupOffsets,
-    OffsetOutOfRangeError,
-    Produced,
-    ProducerId,
-    RecordBatch,
-    TopicState,
-    end_of_term,
-)
+from consensus.protocols import kafka as protocol
 from gossip import Address
 
 READ_ENTRIES: Final = 4_096
@@ -66,23 +56,23 @@ class FarmTopic:
         settings: KafkaSettings,
         advertise: Address,
         producing: Producing,
-        groups: GroupOffsets | None,
+        groups: protocol.GroupOffsets | None,
     ) -> None:
         self._current = current
         self._settings = settings
         self._advertise = advertise
         self._producing = producing
         self._groups = groups
-        self._cache = BatchCache(self._load, CACHE_BYTES)
+        self._cache = protocol.BatchCache(self._load, CACHE_BYTES)
         self._cached: FoundedFarm | None = None
         """The farm of the cached batches."""
         self._topic_id: tuple[bytes, UUID] | None = None
 
-    def state(self) -> TopicState:
+    def state(self) -> protocol.TopicState:
         """Return the present state of the topic."""
         farm, settings, here = self._current.farm, self._settings, self._advertise
         if farm is None:
-            return TopicState(
+            return protocol.TopicState(
                 name=settings.topic,
                 topic_id=UUID(int=0),
                 cluster_id="",
@@ -90,7 +80,7 @@ class FarmTopic:
                 leader_id=UNKNOWN,
                 leader_epoch=UNKNOWN,
                 controller_id=UNKNOWN,
-                brokers=(Broker(NO_ID, here.host, here.port),),
+                brokers=(protocol.Broker(NO_ID, here.host, here.port),),
                 log_start_offset=0,
                 high_watermark=0,
                 is_internal=False,
@@ -100,7 +90,7 @@ class FarmTopic:
         server = farm.replica.server
         raft, applied, role = server.soft_state(), server.applied_index, server.role
         start, end = self._bounds(farm)
-        return TopicState(
+        return protocol.TopicState(
             name=settings.topic,
             topic_id=self._id_in(cluster_id),
             cluster_id=cluster_id.hex(),
@@ -109,8 +99,8 @@ class FarmTopic:
             leader_epoch=epoch_of(role.term),
             controller_id=UNKNOWN if role.leader is None else integer_id(role.leader),
             brokers=(
-                Broker(own_id, here.host, here.port),
-                *(Broker(number, at.host, at.port) for number, at in listeners_of(farm, settings).items()),
+                protocol.Broker(own_id, here.host, here.port),
+                *(protocol.Broker(number, at.host, at.port) for number, at in listeners_of(farm, settings).items()),
             ),
             log_start_offset=start,
             high_watermark=max(start, end),
@@ -125,7 +115,7 @@ class FarmTopic:
         farm = self._current.serving()
         start, end = self._bounds(farm)
         if not start <= offset <= end:
-            raise OffsetOutOfRangeError(f"offset {offset} is not between {start} and {end}")
+            raise protocol.OffsetOutOfRangeError(f"offset {offset} is not between {start} and {end}")
         if offset == end:
             return b""
         if self._cached is not farm:
@@ -170,17 +160,17 @@ class FarmTopic:
         server = farm.replica.server
         # This epoch represents all terms beyond Kafka's 31 bits.
         term = max(epoch, server.role.term) if epoch == EPOCH_MAX else epoch
-        return await end_of_term(server, term, lambda: server.applied_index, farm.replica.read_barrier)
+        return await protocol.end_of_term(server, term, lambda: server.applied_index, farm.replica.read_barrier)
 
-    async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
+    async def append(self, batch: protocol.RecordBatch, principal: str | None) -> protocol.Produced:
         """Have the records committed as entries; see `Producing`."""
         return await self._producing.append(batch, principal)
 
-    async def new_producer_id(self, principal: str | None) -> ProducerId:
+    async def new_producer_id(self, principal: str | None) -> protocol.ProducerId:
         """Start a producer, whose id is the index of a new entry; see `Producing`."""
         return await self._producing.new_producer_id(principal)
 
-    def groups(self) -> GroupOffsets | None:
+    def groups(self) -> protocol.GroupOffsets | None:
         """Return the storage of consumer groups' offsets; None if the settings switch groups off."""
         return self._groups
 
@@ -200,7 +190,7 @@ class FarmTopic:
             entries = await farm.replica.server.read(offset + 1, limit, max_bytes)
             if not entries:
                 if offset < self._bounds(farm)[0]:
-                    raise OffsetOutOfRangeError(f"offset {offset} was compacted")
+                    raise protocol.OffsetOutOfRangeError(f"offset {offset} was compacted")
                 raise ServerBusyError("the log did not return an applied entry")
             control_records = self._settings.control_records
             batches = await batches_of(offset + 1, entries, farm.applied_state, control_records=control_records)

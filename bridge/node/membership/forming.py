@@ -19,26 +19,10 @@ from msgspec import Struct, field
 
 from bridge.api.alarms import FORMATION
 from bridge.api.events import FOUNDING_IGNORED
+from bridge.core.formation import messages
 from bridge.core.formation.formation import Formation, FormationTuning
 from bridge.core.formation.founding import FormationNotice, FormationState, Founding
 from bridge.core.formation.member import FarmMember
-from bridge.core.formation.messages import (
-    Advertise,
-    Alarm,
-    ConfirmRequested,
-    DeadlineReached,
-    Effect,
-    Event,
-    FormationPhase,
-    FormationRefused,
-    Founded,
-    KnowsCluster,
-    MembersChanged,
-    Persist,
-    Persisted,
-    Started,
-    WithdrawRequested,
-)
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.wire.membership.formation_state import (
@@ -95,7 +79,7 @@ def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
 
 
 class _Request(Struct):
-    event: WithdrawRequested | ConfirmRequested
+    event: messages.WithdrawRequested | messages.ConfirmRequested
     done: trio.Event = field(default_factory=trio.Event)
     refusal: str | None = None
 
@@ -137,11 +121,11 @@ class Forming:
         self._requests: list[_Request] = []
         self._work = trio.Event()
         self._settled = trio.Event()
-        self.outcome: Founded | KnowsCluster | None = None
+        self.outcome: messages.Founded | messages.KnowsCluster | None = None
         """The result of formation; None while it runs."""
 
     @property
-    def phase(self) -> FormationPhase:
+    def phase(self) -> messages.FormationPhase:
         """The phase of this node, derived from its durable state."""
         return self._core.phase
 
@@ -161,13 +145,13 @@ class Forming:
 
     async def withdraw(self) -> str | None:
         """Withdraw this node's promise for an operator; return the reason if that is impossible."""
-        return await self._request(WithdrawRequested())
+        return await self._request(messages.WithdrawRequested())
 
     async def confirm(self, cluster_id: bytes) -> str | None:
         """Store an operator's choice of this node's farm durably; return the reason if this is impossible."""
-        return await self._request(ConfirmRequested(cluster_id))
+        return await self._request(messages.ConfirmRequested(cluster_id))
 
-    async def _request(self, event: WithdrawRequested | ConfirmRequested) -> str | None:
+    async def _request(self, event: messages.WithdrawRequested | messages.ConfirmRequested) -> str | None:
         request = _Request(event)
         self._requests.append(request)
         self._work.set()
@@ -184,7 +168,7 @@ class Forming:
         """The cluster id of this node's present or future farm."""
         return None if self.founding is None else self.founding.cluster_id
 
-    async def until_settled(self) -> Founded | KnowsCluster:
+    async def until_settled(self) -> messages.Founded | messages.KnowsCluster:
         """Wait until the farm is created, with this node as a founder or without it."""
         while self.outcome is None:
             await self._settled.wait()
@@ -192,13 +176,13 @@ class Forming:
 
     async def run(self) -> None:
         """Work until canceled; raise UnusableFormationError if a promise cannot be written."""
-        await self._step(Started())
+        await self._step(messages.Started())
         while True:
             deadline = self._core.deadline
             with trio.move_on_at(float("inf") if deadline is None else deadline / 1000) as waiting:
                 await self._work.wait()
             if waiting.cancelled_caught:
-                await self._step(DeadlineReached())
+                await self._step(messages.DeadlineReached())
             self._work = trio.Event()
             requests, self._requests = self._requests, []
             for request in requests:
@@ -206,9 +190,9 @@ class Forming:
                 request.done.set()
             if self._members is not None:
                 members, self._members = self._members, None
-                await self._step(MembersChanged(members))
+                await self._step(messages.MembersChanged(members))
 
-    async def _step(self, event: Event) -> list[str]:
+    async def _step(self, event: messages.Event) -> list[str]:
         """Carry out one event; return the reasons for a refused operator's request."""
         effects = self._core.step(event, _now_ms(), time.time_ns() // 1_000_000)
         # The consequences of an effect are appended after earlier effects, so that the latest notice is sent last.
@@ -219,7 +203,7 @@ class Forming:
             self._alarms.set(FORMATION, " ".join(self._core.alarms))
         else:
             self._alarms.clear(FORMATION)
-        return [effect.text for effect in effects if isinstance(effect, FormationRefused)]
+        return [effect.text for effect in effects if isinstance(effect, messages.FormationRefused)]
 
     def _count_ignored(self) -> None:
         ignored = {node_id: founding.cluster_id for node_id, founding in self._core.ignored.items()}
@@ -231,17 +215,17 @@ class Forming:
                     self._trace.append(FOUNDING_IGNORED, {"id": node_id.hex(), "cluster": cluster_id.hex()})
         self._ignored = ignored
 
-    async def _carry_out(self, effect: Effect) -> list[Effect]:
+    async def _carry_out(self, effect: messages.Effect) -> list[messages.Effect]:
         match effect:
-            case Persist(number, state):
+            case messages.Persist(number, state):
                 await self._keep(state)
-                return self._core.step(Persisted(number), _now_ms(), time.time_ns() // 1_000_000)
-            case Advertise(notice):
+                return self._core.step(messages.Persisted(number), _now_ms(), time.time_ns() // 1_000_000)
+            case messages.Advertise(notice):
                 self._advertise(notice)
-            case Founded() | KnowsCluster():
+            case messages.Founded() | messages.KnowsCluster():
                 self.outcome = effect
                 self._settled.set()
-            case Alarm() | FormationRefused():
+            case messages.Alarm() | messages.FormationRefused():
                 pass  # Ignored here: the core has the active alarms, and a refusal is the reply to a request.
             case _:
                 assert_never(effect)

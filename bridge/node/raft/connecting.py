@@ -37,25 +37,7 @@ from consensus.net import (
     load_or_create_certificate,
     operator_certificate,
 )
-from consensus.protocols.garlic_farm import (
-    Authenticator,
-    ClientQuota,
-    ConnectionRole,
-    Connector,
-    Credentials,
-    Dialer,
-    GarlicFarmServer,
-    HttpProxy,
-    I2pConnector,
-    Identity,
-    Initiator,
-    Metrics,
-    NonceBook,
-    PeerDirectory,
-    ProvenPeer,
-    RequestHandler,
-    TlsConnector,
-)
+from consensus.protocols import garlic_farm as protocol
 from gossip import Address
 
 PROVEN_ENTRY_US, OPAQUE_ENTRY_US = 500, 20
@@ -69,14 +51,14 @@ class HandshakeWords(Struct, frozen=True):
     the other side, with its introductions.
     """
 
-    introduced: Callable[[Identity], Identity] = lambda identity: identity
-    met: Callable[[Identity], None] = lambda _: None
+    introduced: Callable[[protocol.Identity], protocol.Identity] = lambda identity: identity
+    met: Callable[[protocol.Identity], None] = lambda _: None
 
 
 class Transport(Struct, frozen=True):
     """The transport between servers, read from the settings and their files once at the start."""
 
-    connector: Connector
+    connector: protocol.Connector
     certificate: NodeCertificate | None
     """The certificate of this node; None if I2P encrypts."""
     signed: bool
@@ -99,17 +81,17 @@ def load_transport(settings: NodeConfiguration) -> Transport:
     shares, users = descriptor_shares(), read_files(consensus.users_file, consensus.logins_file)
     if settings.proxy is not None:
         return Transport(
-            I2pConnector(_proxy(settings.proxy), os.urandom), None, signed=False, users=users, shares=shares
+            protocol.I2pConnector(_proxy(settings.proxy), os.urandom), None, signed=False, users=users, shares=shares
         )
     if consensus.ca_file is not None and consensus.certificate is not None:
         try:
-            connector = TlsConnector(authority_context(consensus.ca_file))
+            connector = protocol.TlsConnector(authority_context(consensus.ca_file))
         except CertificateError as error:
             raise CertificateError(f"[consensus] ca_file: {error}") from error
         own = operator_certificate(consensus.certificate)
         return Transport(connector, own, signed=True, users=users, shares=shares)
     own = load_or_create_certificate(settings.state_dir)
-    return Transport(TlsConnector(), own, signed=False, users=users, shares=shares)
+    return Transport(protocol.TlsConnector(), own, signed=False, users=users, shares=shares)
 
 
 @asynccontextmanager
@@ -142,10 +124,10 @@ class Connecting:
         settings: NodeConfiguration,
         transport: Transport,
         farm_keys: FarmKeys,
-        peers: PeerDirectory,
-        handler: RequestHandler,
-        identity: Callable[[], Identity],
-        metrics: Metrics,
+        peers: protocol.PeerDirectory,
+        handler: protocol.RequestHandler,
+        identity: Callable[[], protocol.Identity],
+        metrics: protocol.Metrics,
         words: HandshakeWords,
     ) -> None:
         """Reply to other servers with `handler`, under the identity that `identity` returns."""
@@ -158,15 +140,15 @@ class Connecting:
         self._cluster = farm_keys.filed.cluster
         profile, shares = profile_of(settings.consensus.timing), transport.shares
         self._dial_s = profile.dial_s
-        authenticator = Authenticator(
+        authenticator = protocol.Authenticator(
             self._cluster,
             self._users.password_of,
-            NonceBook(os.urandom(32), os.urandom),
+            protocol.NonceBook(os.urandom(32), os.urandom),
             identity,
             peers=peers,
             introduced=words.introduced,
         )
-        self._server = GarlicFarmServer(
+        self._server = protocol.GarlicFarmServer(
             authenticator,
             handler,
             metrics,
@@ -178,7 +160,7 @@ class Connecting:
             accepting=AcceptOptions(unknown_max=shares.raft_unknown_waiting, known_max=shares.raft_known_waiting),
             connection=profile.conversation,
             on_identity=words.met,
-            quota=ClientQuota(_cost_us),
+            quota=protocol.ClientQuota(_cost_us),
         )
 
     async def watch(self, alarms: Alarms) -> None:
@@ -189,17 +171,17 @@ class Connecting:
             if transport.signed and transport.certificate is not None:
                 nursery.start_soon(watch_certificate, transport.certificate, alarms)
 
-    def introducer(self) -> Dialer:
+    def introducer(self) -> protocol.Dialer:
         """Return a dialer for introductions only: this node does not claim a Raft id."""
-        return self.dialer(lambda: Identity(self._identity().cluster_id), ConnectionRole.CLIENT)
+        return self.dialer(lambda: protocol.Identity(self._identity().cluster_id), protocol.ConnectionRole.CLIENT)
 
-    def client(self, cluster_id: str) -> Dialer:
+    def client(self, cluster_id: str) -> protocol.Dialer:
         """Return a dialer that connects to servers of that cluster as a client."""
-        return self.dialer(lambda: Identity(cluster_id), ConnectionRole.CLIENT)
+        return self.dialer(lambda: protocol.Identity(cluster_id), protocol.ConnectionRole.CLIENT)
 
-    def dialer(self, identity: Callable[[], Identity], role: ConnectionRole) -> Dialer:
+    def dialer(self, identity: Callable[[], protocol.Identity], role: protocol.ConnectionRole) -> protocol.Dialer:
         """Return a dialer that connects under `identity` and sends only the messages of `role`."""
-        caller = Initiator(
+        caller = protocol.Initiator(
             self._cluster,
             self._users.credentials,
             lambda: self._words.introduced(identity()),
@@ -208,7 +190,9 @@ class Connecting:
             role,
             login=self._users.login,
         )
-        return Dialer(caller, transport=self.transport.connector, timeout_s=self._dial_s, on_identity=self._words.met)
+        return protocol.Dialer(
+            caller, transport=self.transport.connector, timeout_s=self._dial_s, on_identity=self._words.met
+        )
 
     async def listen(self, nursery: trio.Nursery, bind: Address, bound: Sequence[trio.SocketListener]) -> int:
         """Accept connections on the `bound_port` of `bind` while the nursery lives; return the port."""
@@ -221,7 +205,7 @@ class Connecting:
         """End all incoming connections, so that every peer must prove the current credentials."""
         self._server.places.end_established()
 
-    def end_refused(self, refused: Callable[[ProvenPeer], bool]) -> None:
+    def end_refused(self, refused: Callable[[protocol.ProvenPeer], bool]) -> None:
         """End the connections of peers that `refused` selects."""
         self._server.places.end_proven(refused)
 
@@ -231,8 +215,8 @@ def _cost_us(entry: bytes) -> int:
     return PROVEN_ENTRY_US if ends_like_proof(entry) else OPAQUE_ENTRY_US
 
 
-def _proxy(settings: ProxySettings) -> HttpProxy:
+def _proxy(settings: ProxySettings) -> protocol.HttpProxy:
     credentials = None
     if settings.user is not None and settings.password_file is not None:
-        credentials = Credentials(settings.user, read_password(settings.password_file))
-    return HttpProxy(settings.address.host, settings.address.port, settings.mode, credentials)
+        credentials = protocol.Credentials(settings.user, read_password(settings.password_file))
+    return protocol.HttpProxy(settings.address.host, settings.address.port, settings.mode, credentials)

@@ -54,29 +54,7 @@ from consensus import (
     integer_id,
     prepare_server,
 )
-from consensus.protocols.garlic_farm import (
-    Cancel,
-    ClientAnswer,
-    ClientRequests,
-    ConnectionRole,
-    Dialer,
-    Fault,
-    GarlicFarmClient,
-    GarlicFarmError,
-    Identity,
-    Joining,
-    MemberRequests,
-    Members,
-    MembershipRequest,
-    Metrics,
-    PeerAddress,
-    PeerLinks,
-    SessionStateMachine,
-    call_server,
-    nothing_to_cancel,
-    read_barrier_anywhere,
-)
-from consensus.protocols.garlic_farm import Reply as WireReply
+from consensus.protocols import garlic_farm as protocol
 from consensus.storage import Recovery, StorageOptions
 
 LOG = logging.getLogger(__name__)
@@ -101,13 +79,13 @@ class ReplicaSettings(Struct, frozen=True, kw_only=True):
     founding: Founding
     node_id_of: Callable[[int], bytes | None]
     cluster: str
-    dialer: Callable[[Callable[[], Identity], ConnectionRole], Dialer]
+    dialer: Callable[[Callable[[], protocol.Identity], protocol.ConnectionRole], protocol.Dialer]
     """Makes connections under the given identity and role."""
     profile: Profile
     segment_bytes: int
     voters_max: int
     endpoint_of: Callable[[bytes], str | None]
-    address_of: Callable[[bytes], PeerAddress | None]
+    address_of: Callable[[bytes], protocol.PeerAddress | None]
     had_storage: bool = False
     """True if another source than the storage and its note shows that the node had a storage."""
 
@@ -117,22 +95,22 @@ class Replica:
     """The running parts, made by `open_replica`."""
 
     server: ConsensusServer
-    links: PeerLinks
-    client: GarlicFarmClient | None
+    links: protocol.PeerLinks
+    client: protocol.GarlicFarmClient | None
     server_id: int
-    sessioned: SessionStateMachine
-    members: Members
-    identity: Identity
+    sessioned: protocol.SessionStateMachine
+    members: protocol.Members
+    identity: protocol.Identity
     """The identity of this server in handshakes."""
     patience: Patience
     commits: Histogram = field(default_factory=Histogram)
-    clients: ClientRequests = field(init=False)
+    clients: protocol.ClientRequests = field(init=False)
     alone: bool = field(default=False, init=False)
     """True if this server is the only voter, so that no other server can report a leader."""
     _role_changed: trio.Event = field(default_factory=trio.Event, init=False)
 
     def __post_init__(self) -> None:
-        self.clients = ClientRequests(self.server, self.server_id, self.sessioned)
+        self.clients = protocol.ClientRequests(self.server, self.server_id, self.sessioned)
 
     @property
     def leads(self) -> bool:
@@ -177,7 +155,7 @@ class Replica:
             self.client.servers_are(others)
 
     @property
-    def _others(self) -> GarlicFarmClient | None:
+    def _others(self) -> protocol.GarlicFarmClient | None:
         return None if self.alone else self.client
 
     async def submit(self, command: bytes, *, repeat_unknown: bool = False) -> SubmitAnswer:
@@ -214,7 +192,7 @@ class Replica:
 
     async def read_barrier(self) -> Index:
         """Wait until this node has applied all entries acknowledged before the call; see `read_barrier_anywhere`."""
-        return await read_barrier_anywhere(self.server, self._others, timeout_s=self.patience.submit_s)
+        return await protocol.read_barrier_anywhere(self.server, self._others, timeout_s=self.patience.submit_s)
 
     async def _submit_once(
         self, commands: tuple[bytes, ...], timeout_s: float, *, repeat_unknown: bool
@@ -235,7 +213,7 @@ class Replica:
             sent = await client.submit(
                 commands, timeout_s=min(self.patience.client_s, timeout_s), repeat_unknown=repeat_unknown
             )
-        except GarlicFarmError as error:
+        except protocol.GarlicFarmError as error:
             return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=str(error))
         if sent.expired:
             return SubmitAnswer(outcome=SubmitOutcome.EXPIRED, reason=sent.reason)
@@ -252,48 +230,53 @@ class RequestGateway:
         self._is_out = is_out
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> protocol.Identity:
         """The identity of this node in handshakes."""
         replica = self._replica()
-        return Identity() if replica is None else replica.identity
+        return protocol.Identity() if replica is None else replica.identity
 
-    def request(self, sender: ServerId, request: Request, on_reply: Callable[[Reply | None], None]) -> Cancel:
+    def request(self, sender: ServerId, request: Request, on_reply: Callable[[Reply | None], None]) -> protocol.Cancel:
         """Pass on a peer's request."""
         replica = self._started()
         if self._is_out(integer_id(sender)):
-            raise GarlicFarmError(
-                Fault.EXPELLED, f"the identity of server {sender} was retired or evicted; its requests are refused"
+            raise protocol.GarlicFarmError(
+                protocol.Fault.EXPELLED,
+                f"the identity of server {sender} was retired or evicted; its requests are refused",
             )
-        return call_server(replica.server, sender, request, on_reply)
+        return protocol.call_server(replica.server, sender, request, on_reply)
 
-    def client_request(self, commands: tuple[bytes, ...], on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
+    def client_request(
+        self, commands: tuple[bytes, ...], on_reply: Callable[[protocol.ClientAnswer | None], None]
+    ) -> protocol.Cancel:
         """Pass on a client's entries; without entries, return only the leader."""
         replica = self._replica()
         if replica is None:
             return _no_leader_known(on_reply)
         if any(is_leaders_own(command) for command in commands):
-            raise GarlicFarmError(Fault.OUT_OF_TURN, LEADERS_OWN_TEXT)
+            raise protocol.GarlicFarmError(protocol.Fault.OUT_OF_TURN, LEADERS_OWN_TEXT)
         return replica.clients.client_request(commands, on_reply)
 
-    def read_index(self, on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
+    def read_index(self, on_reply: Callable[[protocol.ClientAnswer | None], None]) -> protocol.Cancel:
         """Return the index that a client must apply for a linearizable read."""
         replica = self._replica()
         return _no_leader_known(on_reply) if replica is None else replica.clients.read_index(on_reply)
 
-    def membership_request(self, request: MembershipRequest, on_reply: Callable[[WireReply | None], None]) -> Cancel:
+    def membership_request(
+        self, request: protocol.MembershipRequest, on_reply: Callable[[protocol.Reply | None], None]
+    ) -> protocol.Cancel:
         """Pass on the request of a server to join or leave."""
         return self._started().members.membership_request(request, on_reply)
 
     def _started(self) -> Replica:
         replica = self._replica()
         if replica is None:
-            raise GarlicFarmError(Fault.BUSY, "this node has not started its Raft server yet")
+            raise protocol.GarlicFarmError(protocol.Fault.BUSY, "this node has not started its Raft server yet")
         return replica
 
 
-def _no_leader_known(on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
-    on_reply(ClientAnswer(term=0))
-    return nothing_to_cancel
+def _no_leader_known(on_reply: Callable[[protocol.ClientAnswer | None], None]) -> protocol.Cancel:
+    on_reply(protocol.ClientAnswer(term=0))
+    return protocol.nothing_to_cancel
 
 
 def is_leaders_own(command: bytes) -> bool:
@@ -307,13 +290,13 @@ def is_leaders_own(command: bytes) -> bool:
 async def open_replica(
     settings: ReplicaSettings,
     applied_state: AppliedState,
-    metrics: Metrics,
+    metrics: protocol.Metrics,
     durations: Durations,
     observe: Callable[[Notice], None],
 ) -> AsyncIterator[Replica]:
     """Run this node's Raft server while the block lasts. Raise `StorageError`, with the remedy."""
     profile, server_id = settings.profile, settings.server_id
-    identity = Identity(settings.founding.cluster_id.hex(), server_id, profile.raft.lease_promise_ms)
+    identity = protocol.Identity(settings.founding.cluster_id.hex(), server_id, profile.raft.lease_promise_ms)
     resolve = _resolver(
         settings,
         applied_state,
@@ -324,8 +307,8 @@ async def open_replica(
         replica.on_notice(notice)
         observe(notice)
 
-    links = PeerLinks(
-        settings.dialer(lambda: identity, ConnectionRole.SERVER),
+    links = protocol.PeerLinks(
+        settings.dialer(lambda: identity, protocol.ConnectionRole.SERVER),
         resolve,
         metrics=metrics,
         random=Random(),
@@ -334,11 +317,11 @@ async def open_replica(
     )
     await trio.to_thread.run_sync(_check_storage, settings)
     async with prepare_server(_server_parts(settings, applied_state, links, durations, take_notice)) as server:
-        dialer = settings.dialer(lambda: identity, ConnectionRole.CLIENT)
-        client = GarlicFarmClient(dialer, resolve, [server_id], random=Random(), options=profile.client)
+        dialer = settings.dialer(lambda: identity, protocol.ConnectionRole.CLIENT)
+        client = protocol.GarlicFarmClient(dialer, resolve, [server_id], random=Random(), options=profile.client)
         rules = farm_member_rules(applied_state, server, resolve, settings.founding, profile, settings.voters_max)
-        requests = MemberRequests(server, server_id, links, rules, metrics, member_request_tuning(profile))
-        members = Members(Joining(server, server_id, _log_removal), requests)
+        requests = protocol.MemberRequests(server, server_id, links, rules, metrics, member_request_tuning(profile))
+        members = protocol.Members(protocol.Joining(server, server_id, _log_removal), requests)
         replica = Replica(
             server, links, client, server_id, applied_state, members, identity, profile.patience, durations.commit
         )
@@ -361,7 +344,7 @@ def _check_storage(settings: ReplicaSettings) -> None:
 def _server_parts(
     settings: ReplicaSettings,
     applied_state: AppliedState,
-    links: PeerLinks,
+    links: protocol.PeerLinks,
     durations: Durations,
     observe: Callable[[Notice], None],
 ) -> ServerParts:
@@ -393,13 +376,13 @@ def _server_parts(
 
 def _resolver(
     settings: ReplicaSettings, applied_state: AppliedState, group: Callable[[], Collection[ServerId]]
-) -> Callable[[ServerId], PeerAddress | None]:
+) -> Callable[[ServerId], protocol.PeerAddress | None]:
     """Return a resolver of addresses, which returns None for retired and evicted servers.
 
     The resolver also returns None for a removed server outside the group.
     """
 
-    def resolve(peer: ServerId) -> PeerAddress | None:
+    def resolve(peer: ServerId) -> protocol.PeerAddress | None:
         admitted = applied_state.state.admitted.get(integer_id(peer))
         if admitted is not None and not admitted.is_member:
             return None

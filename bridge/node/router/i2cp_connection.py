@@ -20,24 +20,8 @@ from msgspec import Struct, field
 
 from bridge.node.events.event_log import clock_ms
 from bridge.node.router.link import Credentials, Link, RouterLost, open_stream, shown
+from bridge.wire.i2p import i2cp_messages as messages
 from bridge.wire.i2p.i2cp import PROTOCOL_BYTE, FrameReader, decode, encode
-from bridge.wire.i2p.i2cp_messages import (
-    NO_SESSION,
-    ClientMessage,
-    CreateLeaseSet2,
-    CreateSession,
-    DestroySession,
-    Disconnect,
-    GetDate,
-    HostLookup,
-    HostReply,
-    I2cpError,
-    RequestVariableLeaseSet,
-    RouterMessage,
-    SessionStatus,
-    SetDate,
-    Status,
-)
 from bridge.wire.i2p.i2cp_session import SessionConfig
 from consensus import block_nursery
 
@@ -53,11 +37,11 @@ LOOKUP_GRACE_S: Final = 3.0
 LOOKUPS_LIMIT: Final = 8
 _READ_BYTES: Final = 16_384
 _REFUSALS: Final = {
-    Status.DESTROYED: "it destroyed the session",
-    Status.INVALID: "it considers the session's configuration invalid: its signature or date is wrong, or another "
-    "client uses the destination",
-    Status.REFUSED: "it refuses further sessions",
-    Status.DUPLICATE_DESTINATION: "another client of it has a session for the same destination",
+    messages.Status.DESTROYED: "it destroyed the session",
+    messages.Status.INVALID: "it considers the session's configuration invalid: its signature or date is wrong, or"
+    " another client uses the destination",
+    messages.Status.REFUSED: "it refuses further sessions",
+    messages.Status.DUPLICATE_DESTINATION: "another client of it has a session for the same destination",
 }
 
 Answer = TypeVar("Answer")
@@ -103,9 +87,9 @@ class I2cpConnection:
         self._news = news
         self._reader = FrameReader()
         self._one_sender = trio.Lock()
-        self._dates: deque[_Waiter[SetDate]] = deque()
-        self._statuses: deque[_Waiter[SessionStatus]] = deque()
-        self._replies: dict[int, _Waiter[HostReply]] = {}
+        self._dates: deque[_Waiter[messages.SetDate]] = deque()
+        self._statuses: deque[_Waiter[messages.SessionStatus]] = deque()
+        self._replies: dict[int, _Waiter[messages.HostReply]] = {}
         self._lookups = 0
         self.ended: str | None = None
         """The reason why the connection has ended; None while it is open."""
@@ -122,14 +106,14 @@ class I2cpConnection:
 
     async def get_date(self, credentials: Credentials | None = None) -> RouterDate:
         """Return the router's clock; the reply shows that the router has processed all earlier messages."""
-        waiter: _Waiter[SetDate] = _Waiter()
+        waiter: _Waiter[messages.SetDate] = _Waiter()
         sent_at_s = trio.current_time()
         options = None
         if credentials is not None:
             options = {"i2cp.username": credentials.username, "i2cp.password": credentials.password}
         async with self._one_sender:
             self._dates.append(waiter)
-            await self._send(GetDate(CLIENT_VERSION, options))
+            await self._send(messages.GetDate(CLIENT_VERSION, options))
         found = await self._answer(waiter, ANSWER_TIMEOUT_S, "no date")
         # The router read its clock about halfway between request and reply.
         now_s = trio.current_time()
@@ -138,12 +122,12 @@ class I2cpConnection:
 
     async def create_session(self, config: SessionConfig) -> int:
         """Make a session; return its id."""
-        waiter: _Waiter[SessionStatus] = _Waiter()
+        waiter: _Waiter[messages.SessionStatus] = _Waiter()
         async with self._one_sender:
             self._statuses.append(waiter)
-            await self._send(CreateSession(config))
+            await self._send(messages.CreateSession(config))
         status = await self._answer(waiter, ANSWER_TIMEOUT_S, "no reply about the session")
-        if status.status != Status.CREATED:
+        if status.status != messages.Status.CREATED:
             self._end(f"{self._link} made no session: {_refusal(status)}")
             self._check()
         return status.session_id
@@ -152,24 +136,26 @@ class I2cpConnection:
         """Send a signed structure, and wait until the router has processed it."""
         self.lease_set_requested = False
         async with self._one_sender:
-            await self._send(CreateLeaseSet2(session_id, structure, private_key_count))
+            await self._send(messages.CreateLeaseSet2(session_id, structure, private_key_count))
         return await self.get_date()
 
     async def destroy_session(self, session_id: int) -> None:
         """End the session: the router stops publishing for it."""
         async with self._one_sender:
-            await self._send(DestroySession(session_id))
+            await self._send(messages.DestroySession(session_id))
 
-    async def look_up(self, destination_hash: bytes, timeout_s: float) -> HostReply:
+    async def look_up(self, destination_hash: bytes, timeout_s: float) -> messages.HostReply:
         """Look up the destination of a hash."""
         if len(self._replies) >= LOOKUPS_LIMIT:
             raise RouterLost(f"{LOOKUPS_LIMIT} look-ups are under way at {self._link} already")
         self._lookups = self._lookups % 0x7FFF_FFFF + 1
-        number, waiter = self._lookups, _Waiter[HostReply]()
+        number, waiter = self._lookups, _Waiter[messages.HostReply]()
         self._replies[number] = waiter
         try:
             async with self._one_sender:
-                await self._send(HostLookup(NO_SESSION, number, round(timeout_s * 1000), destination_hash))
+                await self._send(
+                    messages.HostLookup(messages.NO_SESSION, number, round(timeout_s * 1000), destination_hash)
+                )
             return await self._answer(waiter, timeout_s + LOOKUP_GRACE_S, "no answer to a look-up")
         finally:
             self._replies.pop(number, None)
@@ -186,10 +172,10 @@ class I2cpConnection:
         self._end(f"{self._link} does not respond: {lacking} within {timeout_s:g} s")
         raise RouterLost(self.ended)
 
-    async def _send(self, message: ClientMessage) -> None:
+    async def _send(self, message: messages.ClientMessage) -> None:
         try:
             data = encode(message)
-        except I2cpError as error:
+        except messages.I2cpError as error:
             self._end(f"nothing was sent to {self._link}: {error}")
         else:
             await self._send_bytes(data)
@@ -230,23 +216,23 @@ class I2cpConnection:
                 self._reader.feed(bytes(data))
                 while (frame := self._reader.next_frame()) is not None:
                     self._handle(decode(frame))
-            except I2cpError as error:
+            except messages.I2cpError as error:
                 self._end(f"{self._link} does not speak I2CP: {error}")
 
-    def _handle(self, message: RouterMessage) -> None:
+    def _handle(self, message: messages.RouterMessage) -> None:
         match message:
-            case SetDate() if self._dates:
+            case messages.SetDate() if self._dates:
                 self._dates.popleft().resolve(message)
-            case SessionStatus() if self._statuses:
+            case messages.SessionStatus() if self._statuses:
                 self._statuses.popleft().resolve(message)
-            case SessionStatus(_, status) if status != Status.UPDATED:
+            case messages.SessionStatus(_, status) if status != messages.Status.UPDATED:
                 self._end(f"{self._link} ended the session: {_refusal(message)}")
-            case HostReply(_, number) if number in self._replies:
+            case messages.HostReply(_, number) if number in self._replies:
                 self._replies.pop(number).resolve(message)
-            case RequestVariableLeaseSet():
+            case messages.RequestVariableLeaseSet():
                 self.lease_set_requested = True
                 self._news()
-            case Disconnect(reason):
+            case messages.Disconnect(reason):
                 self._end(f"{self._link} disconnected: {shown(reason)}")
             case _:
                 pass  # unexpected payload, statuses of messages, replies without a waiting caller
@@ -268,11 +254,11 @@ class I2cpConnection:
             if self.ended is None:
                 async with self._one_sender:
                     with suppress(RouterLost):
-                        await self._send(Disconnect("the farm's node is done"))
+                        await self._send(messages.Disconnect("the farm's node is done"))
         await trio.aclose_forcefully(self._stream)
 
 
-def _refusal(status: SessionStatus) -> str:
+def _refusal(status: messages.SessionStatus) -> str:
     known = {kind.value: text for kind, text in _REFUSALS.items()}
     return known.get(status.status, f"its status is {status.status}")
 

@@ -20,23 +20,7 @@ import trio
 
 from bridge.node.http_exchange import AnswerTooLongError, exchange
 from bridge.node.router.link import CONNECT_TIMEOUT_S, ControlAccess, RouterLost, Software, read_tls_context, unreached
-from bridge.wire.i2p.i2pcontrol import (
-    API_VERSION,
-    JOB_LAG,
-    JOB_LAG_PERIOD_MS,
-    KEYS,
-    LIMIT_IN,
-    LIMIT_OUT,
-    REPLY_LIMIT_BYTES,
-    TOKEN_FAULTS,
-    WRONG_PASSWORD,
-    I2PControlError,
-    RouterFacts,
-    decode_reply,
-    encode_request,
-    facts_of,
-    token_of,
-)
+from bridge.wire.i2p import i2pcontrol as protocol
 
 REQUEST_TIMEOUT_S: Final = 10.0
 FRESH_S: Final = 5.0
@@ -51,12 +35,12 @@ class I2PControl:
         self._access = access
         self._token: str | None = None
         self._number = 0
-        self._facts = RouterFacts()
+        self._facts = protocol.RouterFacts()
         self._queried_at_s: float | None = None
         self._refused_until_s = float("-inf")
         self._one_question = trio.Lock()
 
-    async def facts(self) -> RouterFacts:
+    async def facts(self) -> protocol.RouterFacts:
         """Return the router's facts; raise `RouterLost` with the reason of a failure."""
         async with self._one_question:
             now_s = trio.current_time()
@@ -65,22 +49,22 @@ class I2PControl:
             if self._queried_at_s is None or now_s - self._queried_at_s >= FRESH_S:
                 try:
                     self._facts = await self._query()
-                except I2PControlError as error:
+                except protocol.I2PControlError as error:
                     raise RouterLost(f"I2PControl at {self._access.link}: {error}") from error
                 self._queried_at_s = trio.current_time()
             return self._facts
 
-    async def _query(self) -> RouterFacts:
-        info = await self._call("RouterInfo", dict.fromkeys(KEYS, ""))
+    async def _query(self) -> protocol.RouterFacts:
+        info = await self._call("RouterInfo", dict.fromkeys(protocol.KEYS, ""))
         if self._access.software is Software.I2PD:
-            return facts_of(info, {}, {})
+            return protocol.facts_of(info, {}, {})
         settings: Mapping[str, Any] = {}
         rate: Mapping[str, Any] = {}
-        with suppress(I2PControlError):
-            settings = await self._call("NetworkSetting", {LIMIT_IN: None, LIMIT_OUT: None})
-        with suppress(I2PControlError):
-            rate = await self._call("GetRate", {"Stat": JOB_LAG, "Period": JOB_LAG_PERIOD_MS})
-        return facts_of(info, settings, rate)
+        with suppress(protocol.I2PControlError):
+            settings = await self._call("NetworkSetting", {protocol.LIMIT_IN: None, protocol.LIMIT_OUT: None})
+        with suppress(protocol.I2PControlError):
+            rate = await self._call("GetRate", {"Stat": protocol.JOB_LAG, "Period": protocol.JOB_LAG_PERIOD_MS})
+        return protocol.facts_of(info, settings, rate)
 
     async def _call(self, method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         fresh = self._token is None
@@ -88,8 +72,8 @@ class I2PControl:
             self._token = await self._authenticate()
         try:
             return await self._request(method, {**parameters, "Token": self._token})
-        except I2PControlError as error:
-            if fresh or error.code not in TOKEN_FAULTS:
+        except protocol.I2PControlError as error:
+            if fresh or error.code not in protocol.TOKEN_FAULTS:
                 raise
         self._token = await self._authenticate()
         return await self._request(method, {**parameters, "Token": self._token})
@@ -97,11 +81,11 @@ class I2PControl:
     async def _authenticate(self) -> str:
         self._token = None
         try:
-            return token_of(
-                await self._request("Authenticate", {"API": API_VERSION, "Password": self._access.password})
+            return protocol.token_of(
+                await self._request("Authenticate", {"API": protocol.API_VERSION, "Password": self._access.password})
             )
-        except I2PControlError as error:
-            if error.code == WRONG_PASSWORD:
+        except protocol.I2PControlError as error:
+            if error.code == protocol.WRONG_PASSWORD:
                 self._refused_until_s = trio.current_time() + PASSWORD_RETRY_S
                 raise RouterLost(self._wrong_password()) from None
             raise
@@ -111,10 +95,10 @@ class I2PControl:
 
     async def _request(self, method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         self._number += 1
-        body = encode_request(self._number, method, parameters)
+        body = protocol.encode_request(self._number, method, parameters)
         try:
             with trio.move_on_after(REQUEST_TIMEOUT_S):
-                return decode_reply(await self._exchange(body))
+                return protocol.decode_reply(await self._exchange(body))
         except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
             raise unreached(self._access.link, error.__cause__) from error
         except httpcore.NetworkError as error:
@@ -139,10 +123,10 @@ class I2PControl:
         async with connection:
             try:
                 status, answer = await exchange(
-                    connection, "POST", url, headers, body, REPLY_LIMIT_BYTES, CONNECT_TIMEOUT_S
+                    connection, "POST", url, headers, body, protocol.REPLY_LIMIT_BYTES, CONNECT_TIMEOUT_S
                 )
             except AnswerTooLongError as error:
-                raise I2PControlError(f"a reply of {error}") from error
+                raise protocol.I2PControlError(f"a reply of {error}") from error
         if status != _OK:
-            raise I2PControlError(f"it answers with status {status}: check the address and path")
+            raise protocol.I2PControlError(f"it answers with status {status}: check the address and path")
         return answer

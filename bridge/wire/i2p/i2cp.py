@@ -16,23 +16,8 @@ from typing import Final, assert_never
 
 from msgspec import Struct
 
+from bridge.wire.i2p import i2cp_messages as messages
 from bridge.wire.i2p.field_reader import FieldReader
-from bridge.wire.i2p.i2cp_messages import (
-    ClientMessage,
-    CreateLeaseSet2,
-    CreateSession,
-    DestroySession,
-    Disconnect,
-    GetDate,
-    HostLookup,
-    HostReply,
-    I2cpError,
-    RequestVariableLeaseSet,
-    RouterMessage,
-    SessionStatus,
-    SetDate,
-    Unhandled,
-)
 from bridge.wire.i2p.meta_lease_set import STORE_TYPE
 from bridge.wire.i2p.structures import I2pError, encode_mapping
 
@@ -88,7 +73,9 @@ class FrameReader:
             return None
         size = int.from_bytes(self._unparsed[:4], "big")
         if size > FRAME_LIMIT_BYTES:
-            raise I2cpError(f"a message of {size} bytes is announced; no router sends more than {FRAME_LIMIT_BYTES}")
+            raise messages.I2cpError(
+                f"a message of {size} bytes is announced; no router sends more than {FRAME_LIMIT_BYTES}"
+            )
         end = HEADER_BYTES + size
         if len(self._unparsed) < end:
             return None
@@ -97,73 +84,73 @@ class FrameReader:
         return frame
 
 
-def encode(message: ClientMessage) -> bytes:
+def encode(message: messages.ClientMessage) -> bytes:
     """Return the frame that carries a client's message."""
     try:
         kind, body = _encode(message)
     except OverflowError:
-        raise I2cpError(f"a number in the {type(message).__name__} does not fit its field") from None
+        raise messages.I2cpError(f"a number in the {type(message).__name__} does not fit its field") from None
     except I2pError as error:
-        raise I2cpError(f"the {type(message).__name__} cannot be written: {error}") from None
+        raise messages.I2cpError(f"the {type(message).__name__} cannot be written: {error}") from None
     return framed(kind, body)
 
 
 def framed(kind: int, body: bytes) -> bytes:
     """Return a body with its length and type."""
     if len(body) > FRAME_LIMIT_BYTES:
-        raise I2cpError(f"a message of {len(body)} bytes is larger than a message may be")
+        raise messages.I2cpError(f"a message of {len(body)} bytes is larger than a message may be")
     return len(body).to_bytes(4, "big") + bytes([kind]) + body
 
 
-def _encode(message: ClientMessage) -> tuple[int, bytes]:
+def _encode(message: messages.ClientMessage) -> tuple[int, bytes]:
     match message:
-        case GetDate(version, options):
+        case messages.GetDate(version, options):
             return MessageType.GET_DATE, text_field(version) + (b"" if options is None else encode_mapping(options))
-        case CreateSession(config):
+        case messages.CreateSession(config):
             return MessageType.CREATE_SESSION, config.encoded
-        case DestroySession(session_id):
+        case messages.DestroySession(session_id):
             return MessageType.DESTROY_SESSION, session_id.to_bytes(2, "big")
-        case CreateLeaseSet2(session_id, structure, private_key_count):
+        case messages.CreateLeaseSet2(session_id, structure, private_key_count):
             head = session_id.to_bytes(2, "big") + bytes([STORE_TYPE])
             return MessageType.CREATE_LEASE_SET_2, head + structure + (_NO_PRIVATE_KEYS if private_key_count else b"")
-        case HostLookup(session_id, request_id, timeout_ms, destination_hash):
+        case messages.HostLookup(session_id, request_id, timeout_ms, destination_hash):
             numbers = session_id.to_bytes(2, "big") + request_id.to_bytes(4, "big") + timeout_ms.to_bytes(4, "big")
             return MessageType.HOST_LOOKUP, numbers + bytes([_LOOKUP_OF_HASH]) + destination_hash
-        case Disconnect(reason):
+        case messages.Disconnect(reason):
             return MessageType.DISCONNECT, text_field(reason)
         case _:
             assert_never(message)
 
 
-def decode(frame: Frame) -> RouterMessage:
+def decode(frame: Frame) -> messages.RouterMessage:
     """Return the router's message in a frame; raise `I2cpError` only."""
     try:
         return _decode(frame, FieldReader(frame.body))
     except I2pError as error:
-        raise I2cpError(f"a message of type {frame.kind} cannot be read: {error}") from None
+        raise messages.I2cpError(f"a message of type {frame.kind} cannot be read: {error}") from None
 
 
-def _decode(frame: Frame, reader: FieldReader) -> RouterMessage:
+def _decode(frame: Frame, reader: FieldReader) -> messages.RouterMessage:
     match frame.kind:
         case MessageType.SET_DATE:
             date_ms = reader.number(8, "the date")
             if date_ms > DATE_LIMIT_MS:
-                raise I2cpError(f"a date of {date_ms} ms")
-            return SetDate(date_ms, None if reader.is_at_end else read_text(reader, "the version"))
+                raise messages.I2cpError(f"a date of {date_ms} ms")
+            return messages.SetDate(date_ms, None if reader.is_at_end else read_text(reader, "the version"))
         case MessageType.SESSION_STATUS:
-            return SessionStatus(reader.number(2, "the session id"), reader.number(1, "the status"))
+            return messages.SessionStatus(reader.number(2, "the session id"), reader.number(1, "the status"))
         case MessageType.REQUEST_VARIABLE_LEASE_SET:
             session_id, tunnels = reader.number(2, "the session id"), reader.number(1, "the number of leases")
             reader.take(LEASE_BYTES * tunnels, "the leases")
-            return RequestVariableLeaseSet(session_id, tunnels)
+            return messages.RequestVariableLeaseSet(session_id, tunnels)
         case MessageType.HOST_REPLY:
             session_id, request_id = reader.number(2, "the session id"), reader.number(4, "the request id")
             result = reader.number(1, "the result")
-            return HostReply(session_id, request_id, result, None if result else reader.rest())
+            return messages.HostReply(session_id, request_id, result, None if result else reader.rest())
         case MessageType.DISCONNECT:
-            return Disconnect(read_text(reader, "the reason"))
+            return messages.Disconnect(read_text(reader, "the reason"))
         case kind:
-            return Unhandled(kind, frame.body)
+            return messages.Unhandled(kind, frame.body)
 
 
 def text_field(text: str) -> bytes:
@@ -171,9 +158,9 @@ def text_field(text: str) -> bytes:
     try:
         data = text.encode()
     except UnicodeEncodeError:
-        raise I2cpError("a text is not valid Unicode") from None
+        raise messages.I2cpError("a text is not valid Unicode") from None
     if len(data) > _TEXT_LIMIT_BYTES:
-        raise I2cpError(f"a text has at most {_TEXT_LIMIT_BYTES} bytes, not {len(data)}")
+        raise messages.I2cpError(f"a text has at most {_TEXT_LIMIT_BYTES} bytes, not {len(data)}")
     return bytes([len(data)]) + data
 
 
@@ -183,4 +170,4 @@ def read_text(reader: FieldReader, what: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise I2cpError(f"{what} is not UTF-8") from None
+        raise messages.I2cpError(f"{what} is not UTF-8") from None

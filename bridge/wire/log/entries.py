@@ -25,21 +25,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from bridge.core.log import records
 from bridge.core.log.fields import BRACKETS_LIMIT, ENTRY_LIMIT_BYTES, ApplicationError, RecordJson, Request
 from bridge.core.log.kinds import KINDS, Kind, kinds_in
-from bridge.core.log.records import (
-    Admission,
-    Approval,
-    Author,
-    ClientKey,
-    EntryRecord,
-    Force,
-    Foreign,
-    ProvenRecord,
-    Publication,
-    Record,
-    Report,
-)
 from bridge.wire.log import handover_entries
 from bridge.wire.log.proof import Proof, ends_like_proof, proven
 from bridge.wire.log.reports import ReportEntry, check_report, checked_destination, from_report, to_report
@@ -57,36 +45,36 @@ _NAMES_A_KIND: Final = re.compile(rb'\\|"(?:%s)"' % "|".join(each.member for eac
 _skeleton = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _report = msgspec.json.Decoder(ReportEntry)
 _request = msgspec.json.Decoder(Request)
-_json_of = {each.record: RecordJson(each.member, each.record) for each in KINDS if each.record is not Report}
+_json_of = {each.record: RecordJson(each.member, each.record) for each in KINDS if each.record is not records.Report}
 _encoder = msgspec.json.Encoder()
 
 
-def decode(data: bytes) -> Record:
+def decode(data: bytes) -> records.Record:
     """Return the record in a committed application entry; `Foreign` with the reason for any other bytes."""
     entry = decode_entry(data)
     return to_report(entry) if isinstance(entry, ReportEntry) else entry
 
 
-def decode_entry(data: bytes, check: Callable[[str], object] = checked_destination) -> ReportEntry | Record:
+def decode_entry(data: bytes, check: Callable[[str], object] = checked_destination) -> ReportEntry | records.Record:
     """Decode like `decode`, but return a report in its written form, for readers of millions of reports.
 
     `check` is called for each destination in a report; it must refuse the same destinations as `checked_destination`.
     """
     if len(data) > ENTRY_LIMIT_BYTES:
-        return Foreign(f"{len(data)} bytes, the limit is {ENTRY_LIMIT_BYTES}")
+        return records.Foreign(f"{len(data)} bytes, the limit is {ENTRY_LIMIT_BYTES}")
     if data.count(b"[") + data.count(b"{") > BRACKETS_LIMIT:
-        return Foreign(f"more than {BRACKETS_LIMIT} opening brackets")
+        return records.Foreign(f"more than {BRACKETS_LIMIT} opening brackets")
     try:
         members = _skeleton.decode(data)
     except ValueError as error:
-        return Foreign(str(error)[:_REASON_LIMIT])
+        return records.Foreign(str(error)[:_REASON_LIMIT])
     kinds = kinds_in(members.keys())
     if not kinds:
-        return Foreign("a JSON object of an unknown kind", _request_of(members))
+        return records.Foreign("a JSON object of an unknown kind", _request_of(members))
     try:
         return _decode_kind(kinds, data, check)
     except ValueError as error:
-        return Foreign(str(error)[:_REASON_LIMIT], _request_of(members))
+        return records.Foreign(str(error)[:_REASON_LIMIT], _request_of(members))
 
 
 def kinds_named(data: bytes) -> tuple[str, ...]:
@@ -116,16 +104,16 @@ class EntryReader:
     def __init__(self, cluster_id: bytes) -> None:
         self.cluster_id = cluster_id
         self._verified: OrderedDict[bytes, Proof] = OrderedDict()
-        self._submitted: OrderedDict[bytes, ProvenRecord] = OrderedDict()
+        self._submitted: OrderedDict[bytes, records.ProvenRecord] = OrderedDict()
 
-    def read(self, data: bytes) -> ProvenRecord:
+    def read(self, data: bytes) -> records.ProvenRecord:
         """Return the record in an application entry, and its author if its proof holds for this farm. Never raise.
 
         The author does not depend on the kind: a version that does not know a kind must find the same author.
         """
         return self._submitted.get(data) or self._read(data)
 
-    def read_submitted(self, data: bytes) -> ProvenRecord:
+    def read_submitted(self, data: bytes) -> records.ProvenRecord:
         """Read like `read`, for an entry whose client waits at this server; store the newest small results."""
         found = self.read(data)
         if len(data) <= SUBMITTED_LIMIT_BYTES:
@@ -134,14 +122,14 @@ class EntryReader:
                 self._submitted.popitem(last=False)
         return found
 
-    def _read(self, data: bytes) -> ProvenRecord:
+    def _read(self, data: bytes) -> records.ProvenRecord:
         record = decode(data)
         if not ends_like_proof(data):
-            return ProvenRecord(record, data=data)
+            return records.ProvenRecord(record, data=data)
         proof = self._proof_of(data)
         if proof is None:
-            return ProvenRecord(record, forged=True, data=data)
-        return ProvenRecord(record, Author(proof.author, proof.number), data=data)
+            return records.ProvenRecord(record, forged=True, data=data)
+        return records.ProvenRecord(record, records.Author(proof.author, proof.number), data=data)
 
     def _proof_of(self, data: bytes) -> Proof | None:
         digest = sha256(data).digest()
@@ -157,24 +145,26 @@ class EntryReader:
         return proof
 
 
-def _decode_kind(kinds: Sequence[Kind], data: bytes, check: Callable[[str], object]) -> ReportEntry | Record:
+def _decode_kind(kinds: Sequence[Kind], data: bytes, check: Callable[[str], object]) -> ReportEntry | records.Record:
     if len(kinds) > 1:
         raise ApplicationError(f"of more than one kind: {', '.join(kind.member for kind in kinds)}")
-    if kinds[0].record is Report:
+    if kinds[0].record is records.Report:
         report = _report.decode(data)
         check_report(report, check)
         return report
     return _checked(_json_of[kinds[0].record].decode(data))
 
 
-def _checked(record: Record) -> Record:
+def _checked(record: records.Record) -> records.Record:
     """Apply the rules that the types of the fields cannot express; return the record, or raise `ValueError`."""
     match record:
-        case Force(master) | Publication(master):
+        case records.Force(master) | records.Publication(master):
             checked_destination(master)
-        case Admission(node_id, key=bytes(key)) | Approval(node_id, key=bytes(key)) if node_id_of(key) != node_id:
+        case records.Admission(node_id, key=bytes(key)) | records.Approval(node_id, key=bytes(key)) if (
+            node_id_of(key) != node_id
+        ):
             raise ValueError(f"this public key does not belong to node {node_id.hex()}")
-        case ClientKey(key=key):
+        case records.ClientKey(key=key):
             return replace(record, node_id=node_id_of(key))
         case _:
             pass
@@ -188,16 +178,16 @@ def _request_of(members: Mapping[str, msgspec.Raw]) -> str | None:
         return None
 
 
-def encode(record: EntryRecord, *, config: Mapping[str, Any] | None = None) -> bytes:
+def encode(record: records.EntryRecord, *, config: Mapping[str, Any] | None = None) -> bytes:
     """Return the JSON of a record.
 
     `config`, for a report, is the sender's allow-listed configuration without secrets.
     """
-    if isinstance(record, Report):
+    if isinstance(record, records.Report):
         entry: Struct = from_report(record, config)
     else:
         entry = _json_of[type(record)].entry_of(record)
     data = _encoder.encode(entry)
-    if isinstance(decoded := decode(data), Foreign):
+    if isinstance(decoded := decode(data), records.Foreign):
         raise ApplicationError(f"no server would accept this entry ({type(record).__name__}): {decoded.reason}")
     return data

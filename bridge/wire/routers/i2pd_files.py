@@ -14,15 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from bridge.wire.routers.text_file import (
-    TUNNELS_MAX,
-    RouterFileError,
-    ServerTunnel,
-    lease_set_problem,
-    lines_of,
-    pair_of,
-    port_of,
-)
+from bridge.wire.routers import text_file
 
 SERVER_KINDS: Final = frozenset({"server", "http", "irc", "udpserver"})
 TRANSIENT: Final = "transient"
@@ -49,19 +41,19 @@ def read_i2pd_conf(data: bytes) -> dict[str, Option]:
     """Return the options in `i2pd.conf`, such as `i2cp.enabled`. The first value of a repeated name counts."""
     found: dict[str, Option] = {}
     section = ""
-    for number, line in enumerate(lines_of(data), 1):
+    for number, line in enumerate(text_file.lines_of(data), 1):
         text = line.partition("#")[0].strip()
         if text.startswith("[") and text.endswith("]"):
             section = f"{text[1:-1].strip()}."
         elif "=" in text:
-            key, value = pair_of(text, number)
+            key, value = text_file.pair_of(text, number)
             found.setdefault(f"{section}{key}", Option(value, number))
         elif text:
-            raise RouterFileError(f"line {number} is neither a section nor a value")
+            raise text_file.RouterFileError(f"line {number} is neither a section nor a value")
     return found
 
 
-def read_i2pd_tunnels(data: bytes) -> tuple[ServerTunnel, ...]:
+def read_i2pd_tunnels(data: bytes) -> tuple[text_file.ServerTunnel, ...]:
     """Return the server tunnels in `tunnels.conf`, in order."""
     found = [_server_tunnel(name, values) for name, values in _sections(data).items()]
     return tuple(each for each in found if each is not None)
@@ -70,7 +62,7 @@ def read_i2pd_tunnels(data: bytes) -> tuple[ServerTunnel, ...]:
 def _sections(data: bytes) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     values: dict[str, str] = {}
-    for number, line in enumerate(lines_of(data), 1):
+    for number, line in enumerate(text_file.lines_of(data), 1):
         text = line.strip()
         if not text or text[0] in "#;":
             continue
@@ -78,28 +70,28 @@ def _sections(data: bytes) -> dict[str, dict[str, str]]:
             name, bracket, _ = text[1:].partition("]")
             name, values = name.strip(), {}
             if not bracket or name in found:
-                raise RouterFileError(
+                raise text_file.RouterFileError(
                     f"line {number}: i2pd ignores the whole file: the section is repeated, or its `]` is missing"
                 )
             found[name] = values
-            if len(found) > TUNNELS_MAX:
-                raise RouterFileError(f"it has more than {TUNNELS_MAX} tunnels")
+            if len(found) > text_file.TUNNELS_MAX:
+                raise text_file.RouterFileError(f"it has more than {text_file.TUNNELS_MAX} tunnels")
             continue
-        key, value = pair_of(text, number)
+        key, value = text_file.pair_of(text, number)
         if "=" not in text or not key or key in values:
-            raise RouterFileError(
+            raise text_file.RouterFileError(
                 f"line {number}: i2pd ignores the whole file: a key is repeated or missing, or `=` is missing"
             )
         values[key] = value
     return found
 
 
-def _server_tunnel(name: str, values: Mapping[str, str]) -> ServerTunnel | None:
+def _server_tunnel(name: str, values: Mapping[str, str]) -> text_file.ServerTunnel | None:
     kind = values.get("type", "")
     if kind not in SERVER_KINDS:
         return None
-    host, keys, port = values.get("host", ""), values.get("keys", ""), port_of(values.get("port", ""))
-    problem = lease_set_problem(values.get("i2cp.leaseSetType", ""))
+    host, keys, port = values.get("host", ""), values.get("keys", ""), text_file.port_of(values.get("port", ""))
+    problem = text_file.lease_set_problem(values.get("i2cp.leaseSetType", ""))
     if not host or not keys or port is None:
         problem = "i2pd needs `host`, `port` and `keys` in its section"
     elif keys.startswith(TRANSIENT):
@@ -108,4 +100,4 @@ def _server_tunnel(name: str, values: Mapping[str, str]) -> ServerTunnel | None:
         problem = f"it uses the address of all client tunnels: set `keys = {name}.dat` in its section"
     elif kind == _UDP:
         problem = "it forwards datagrams, and the farm's clients open streams"
-    return ServerTunnel(name, kind, host, port or 0, keys, problem=problem)
+    return text_file.ServerTunnel(name, kind, host, port or 0, keys, problem=problem)
