@@ -345,6 +345,7 @@ def _named_socket(chosen: Path) -> Path:
             )
         if not chosen.is_dir():
             return chosen
+        (chosen / "..").stat()  # Requires the right to enter the directory.
     except PermissionError as error:
         raise ControlError(f"{chosen} may only be used by the node's user") from error
     except OSError as error:

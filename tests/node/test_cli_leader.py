@@ -1,10 +1,12 @@
 """Commands that only the leader executes: each finds the leader from any given node, and nodes are given by name."""
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -149,3 +151,17 @@ def test_node_of_another_user_is_reported(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Path, "exists", refused)
     with pytest.raises(ControlError, match="/others may only be used by the node's user"):
         find_control_socket("/others", {})
+
+
+def test_state_directory_of_another_user_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.stat
+
+    def stat(path: str | Path, **options: Any) -> os.stat_result:
+        """Refuse paths in the directory, as the system does for a user who may not enter it."""
+        if os.fspath(path).startswith(f"{tmp_path}/"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return whole(path, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    with pytest.raises(ControlError, match="may only be used by the node's user"):
+        find_control_socket(str(tmp_path), {})
