@@ -351,7 +351,7 @@ class _FarmPart:
         }
 
     def raft(self, members: Sequence[MemberView]) -> RaftView:
-        """Return the view of Raft; the endpoints in the log are older than those of the members."""
+        """Return the view of Raft, with the endpoints of `members`: endpoints in the log are older."""
         farm, raft, names = self._farm, self._farm.raft, self._names
         endpoints = {integer_id(server.server_id): server.endpoint for server in raft.configuration.servers}
         endpoints.update(
