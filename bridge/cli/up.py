@@ -27,6 +27,7 @@ from bridge.cli.failure import failures
 from bridge.cli.node_queries import LOCAL_FARM_DIRECTORY
 from bridge.cli.options import IntegerRange, NumberRange, RespelledOption, directory_path, timeout_option
 from bridge.cli.printing import drawing_refusal, echo, written_apart
+from bridge.cli.serving.hang_up import stopped_by_hang_up
 from bridge.node.local.farm_files import (
     SERVERS_MAX,
     LocalFarm,
@@ -113,7 +114,7 @@ def up(
     options = Options(nodes, directory, for_seconds, exit_when_published, timeout_seconds, _program())
     with failures(LocalFarmError, KeyFileError, FarmKeyError, DestinationKeyError, Failed, OSError):
         refuse_other_use(directory)
-        with locked(directory), written_apart():
+        with locked(directory), written_apart(), stopped_by_hang_up():
             trio.run(_run, options)
 
 
@@ -168,7 +169,7 @@ async def _show_live(farm_scope: trio.CancelScope, watch: LocalWatch) -> None:
 
 
 async def _cancel_on_signal(scope: trio.CancelScope) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
             scope.cancel()
 

@@ -270,5 +270,5 @@ def test_node_with_slow_disk_stops_with_code_zero(hang: Path, farm: Farm) -> Non
     for number in range(3):
         assert other.submit({"mark": f"slow-{number}"}).outcome.value == "committed"
     assert node.process is not None
-    node.process.send_signal(signal.SIGTERM)
+    node.process.send_signal(signal.SIGHUP)  # as at the end of its terminal
     assert node.wait_end(END_BOUND_S) == 0, tail(node.log_file)

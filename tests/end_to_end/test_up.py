@@ -11,6 +11,7 @@ import trio.testing
 from click.testing import CliRunner
 
 from bridge.cli.main import cli
+from bridge.cli.serving.hang_up import stopped_by_hang_up
 from bridge.cli.up import _cancel_on_signal
 from bridge.node.local.farm_files import prepare
 from bridge.node.security.key_files import load_master_key
@@ -70,13 +71,26 @@ def test_up_stops_after_duration_and_resumes_same_farm(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_up_is_canceled_by_each_signal(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    with trio.CancelScope() as scope:
+    with stopped_by_hang_up(), trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_on_signal, scope)
             await trio.testing.wait_all_tasks_blocked()
             assert signal.getsignal(number) is not before, "the signal would end this process"
             signal.raise_signal(number)
     assert scope.cancelled_caught
+
+
+async def test_up_under_nohup_ignores_end_of_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stopped_by_hang_up(), trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_cancel_on_signal, scope)
+                await trio.testing.wait_all_tasks_blocked()
+                assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+                nursery.cancel_scope.cancel()
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_second_up_is_refused_and_first_reports_killed_processes(tmp_path: Path) -> None:

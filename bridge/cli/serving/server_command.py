@@ -1,7 +1,7 @@
 """The parts that `kraft serve`, `zmq-raft serve` and `connect` share: a server, until a signal stops it.
 
     run_server ──▶ trio.run(serve) ──▶ the end of the command: its reasons, Ctrl-C, or exit code 0
-                       └── on_signals: SIGINT, SIGTERM and SIGHUP stop the server
+                       └── on_signals: SIGINT and SIGTERM (also for SIGHUP) stop the server
 
 `garlicfarm run` has a log instead of printed lines, and ends in other ways. It shares only the deadline and the bounds
 of memory.
@@ -17,6 +17,7 @@ import trio
 
 from bridge.cli.failure import INTERRUPTED, fail, reasons
 from bridge.cli.printing import echo, written_apart
+from bridge.cli.serving.hang_up import stopped_by_hang_up
 from bridge.cli.serving.process_memory import bound_malloc, exclude_modules_from_collections
 from bridge.cli.serving.stop_deadline import StopDeadline
 from consensus import HaltedError
@@ -30,7 +31,7 @@ def run_server(serve: Callable[[StopDeadline], Awaitable[None]], *errors: type[E
     known: tuple[type[Exception], ...] = (*errors, StorageError, HaltedError, OSError)
     deadline = StopDeadline(partial(echo, err=True))
     try:
-        with written_apart():
+        with written_apart(), stopped_by_hang_up():
             try:
                 exclude_modules_from_collections()
                 trio.run(serve, deadline)
@@ -51,7 +52,7 @@ async def on_signals(
 ) -> None:
     """Call the first action at the first signal that stops a process, and so on; the last one at all later signals."""
     next_actions = chain(actions, repeat(actions[-1]))
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         task_status.started()
         async for _ in signals:
             next(next_actions)()

@@ -1,0 +1,25 @@
+"""The end of the terminal (SIGHUP) of a node, a demonstration, a KRaft server, an ØMQ Raft peer or a client.
+
+    terminal ends ──▶ SIGHUP ──▶ SIGTERM ──▶ the server stops in order
+                         └── ignored by `nohup`: the server continues
+
+Otherwise SIGHUP would kill the process. A leader could not transfer its leadership, and the other servers would have to
+detect the failure. A receiver of trio would replace the `nohup` of the process.
+"""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def stopped_by_hang_up() -> Iterator[None]:
+    """Handle SIGHUP in the block as SIGTERM, unless the process ignores it. Only the main thread may call this."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        yield
+        return
+    before = signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
