@@ -25,6 +25,7 @@ from bridge.api.control import IdentityView, SubmitOutcome
 from bridge.api.control_routes import (
     COMMANDS,
     INVITATIONS_NEW,
+    INVITATIONS_REVOKE,
     KEYS,
     KEYS_EXPORT,
     KEYS_REPLACE,
@@ -43,6 +44,7 @@ from bridge.api.requests import (
     NodeRequest,
     RemovalOrder,
     ReplaceKeysRequest,
+    RevokeRequest,
     TransferRequest,
 )
 from bridge.cli.keys.rotation import RotationError, rotate
@@ -232,21 +234,28 @@ class Operator:
         await self._admit(name)
 
     async def _invite(self, name: str) -> None:
-        """Have a node join by an invitation, which approves it. Another identity must not use its token."""
+        """Have a node join by an invitation, which approves it.
+
+        Another identity must not use its token, nor the token of a revoked invitation.
+        """
         self._world.away.add(name)
         host = self._world.add(int(name.rpartition("-")[2]), Disk, farm_key=await self._exported())
 
         async def join(client: ControlClient) -> None:
             token = parse_token((await client.call(INVITATIONS_NEW, InvitationRequest())).token)
+            revoked = await client.call(INVITATIONS_NEW, InvitationRequest())
+            await client.call(INVITATIONS_REVOKE, RevokeRequest(revoked.invitation.id))
             with as_host(host):
                 try:
                     granted = await redeem(token, load_identity(host.directory), name)
                 except JoinError as error:
                     raise ControlError(str(error)) from error
                 self._copy(farm_key_text(parse_bundle(granted.bundle)[0]))
-                with suppress(JoinError):
-                    await redeem(token, load_identity(host.directory.with_name(f"{name}-stranger")), "stranger")
-                    self.wrong.append(f"the token for {name} was used twice")
+                stranger = load_identity(host.directory.with_name(f"{name}-stranger"))
+                for invalid in (token, parse_token(revoked.token)):
+                    with suppress(JoinError):
+                        await redeem(invalid, stranger, "stranger")
+                        self.wrong.append(f"a stranger used an invalid token of the inviter of {name}")
 
         await self._ordered(f"invite {name}", join)
         self._disk(name).flush()
@@ -433,7 +442,7 @@ class Operator:
         key = Ed25519PrivateKey.from_private_bytes(self._random.randbytes(32))
         self._clients[name] = ClientKeyFile(f"program-{name}", key)
         public = self._clients[name].public_key
-        order = ClientOrder(f"program-{name}", admitted=True, key=public, scopes=(Scope.OPERATOR,))
+        order = ClientOrder(f"program-{name}", admitted=True, key=public, scopes=(Scope.OPERATOR, Scope.WEIGHTS))
         await self._ordered(
             f"admit client key {name}", lambda client: client.call(COMMANDS, CommandRequest(client=order))
         )
@@ -448,18 +457,21 @@ class Operator:
             self.wrong.append(f"an entry of the removed client key of {name} had an effect")
 
     async def _submit_signed(self, name: str, client: ControlClient) -> str:
-        """Submit an entry; return the reason why the farm refuses it, or an empty text."""
-        view, cluster_id = await client.view(), (await client.cluster()).cluster_id
+        """Submit a cost or factors; return the reason why the farm refuses the entry, or an empty text."""
+        view, cluster = await client.view(), await client.cluster()
         leaves = [leaf.destination for each in view.reports for leaf in each.leaves]
-        if not leaves or cluster_id is None:
+        if not leaves or cluster.cluster_id is None:
             raise ControlError("it does not know a leaf")
-        number = next(self._numbers)
-        factor = {"hash": leaves[0].removesuffix(".b32.i2p"), "factor": 1 + number % 5}
-        data = sign_entry(
-            json.dumps({"cost": factor}).encode(), self._clients[name].key, bytes.fromhex(cluster_id), number
+        number, leaf = next(self._numbers), leaves[0].removesuffix(".b32.i2p")
+        entry: dict[str, object] = {"cost": {"hash": leaf, "factor": 1 + number % 5}}
+        if number % 3 == 0:
+            factors = {leaf: 0.5 + number % 4 / 2}
+            entry = {"factors": {"throughIndex": cluster.commit_index, "formula": "trial", "factors": factors}}
+        key = self._clients[name].key
+        answer = await client.submit(
+            sign_entry(json.dumps(entry).encode(), key, bytes.fromhex(cluster.cluster_id), number)
         )
-        answer = await client.submit(data)
-        if answer.outcome is not SubmitOutcome.COMMITTED:
+        if answer.outcome is not SubmitOutcome.COMMITTED or answer.reason.startswith("made from the log"):
             raise ControlError(answer.reason or answer.outcome.value)
         return answer.reason
 

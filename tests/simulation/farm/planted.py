@@ -345,6 +345,10 @@ def _without_bound(real: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
+def _open_after_revocation(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, now_ms: real(replace(self, revoked=False), now_ms)
+
+
 def _fails_at_an_entry(real: Callable[..., Any]) -> Callable[..., Any]:
     def apply(self: Any, index: int, term: int, entry: Any) -> Any:
         host = current_host.get()
@@ -631,6 +635,14 @@ PLANTED: Final[Mapping[str, Planted]] = {
         1,
         "completed action",
         ((Invitation, "closed_by", lambda _: lambda _self, _now_ms: None),),
+        INVITATION,
+        40.0,
+        has_operator=True,
+    ),
+    "a revoked invitation is valid": Planted(
+        1,
+        "completed action",
+        ((Invitation, "closed_by", _open_after_revocation),),
         INVITATION,
         40.0,
         has_operator=True,
