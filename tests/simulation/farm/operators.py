@@ -255,7 +255,7 @@ class Operator:
                 for invalid in (token, parse_token(revoked.token)):
                     with suppress(JoinError):
                         await redeem(invalid, stranger, "stranger")
-                        self.wrong.append(f"a stranger used an invalid token of the inviter of {name}")
+                        self.wrong.append(f"another identity used an invalid token of the inviter of {name}")
 
         await self._ordered(f"invite {name}", join)
         self._disk(name).flush()

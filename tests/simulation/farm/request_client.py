@@ -6,7 +6,7 @@
 A violation is:
 
 reply       no reply, although process and disk of the node work, and no fault begins or ends until the timeout
-document    a reply of another type than the route's. A fault of the program in a handler fails the trial by itself
+document    a reply of another type than the route's. A fault of the program in a handler fails the trial, too
 events      the pages of `/v1/events` lack an event of the node, or repeat one
 counter     a counter of `/metrics` falls while the node runs
 effect      the other checks of a trial detect an effect of a checked order, such as an eviction
