@@ -29,8 +29,8 @@ from bridge.api.trace import Scalar, TraceEvent
 APART_MS: Final = 15_000
 """Longest time between two steps; earlier events belong to another change."""
 REPLAYED_MS: Final = 60_000
-"""Age in milliseconds from which a choice of a publisher was made before the node applied its entry. Clocks and log
-time differ by less."""
+"""Age of a choice of a publisher, in milliseconds, above which it belongs to the log that a new node reads. Clocks and
+log time differ by less."""
 
 
 class Step(Record, frozen=True):

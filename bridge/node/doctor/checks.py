@@ -196,7 +196,7 @@ def address_check(configuration: NodeConfiguration) -> list[Check]:
         return []
     host = (gossip.advertise or gossip.bind).host
     if gossip.seeds and all(_is_of_other_family(each, host) for each in gossip.seeds):
-        text = f"{host} does not reach any of the seeds ({', '.join(gossip.seeds)}): they are of another address family"
+        text = f"{host} does not reach any of the seeds ({', '.join(gossip.seeds)}), which have another address family"
         action = "set [gossip] bind to an address of the seeds' family, and restart the node if it runs"
         return [Check("address", CheckResult.PROBLEM, text, action)]
     if gossip.chosen is None:
