@@ -65,10 +65,10 @@ _REBUILD = (
 )
 
 _OTHER_FORMAT = (
-    "The storage is not damaged. Run the version that wrote it, or move the state to this version: make a backup with"
-    " that version (`garlicfarm backup`), and restore it into a new directory with this one (`garlicfarm restore`);"
-    " or move the directory away and let the node join again as a new server, if the farm's other servers have the"
-    " log"
+    "The storage is not damaged. Run the version that wrote it, or move the directory away and let the node join again"
+    " as a new server, if the other servers have the log. A node of a farm can also take its state to this version:"
+    " make a backup with that version (`garlicfarm backup`), and restore it into a new directory with this one"
+    " (`garlicfarm restore`)"
 )
 
 
