@@ -30,7 +30,6 @@ from consensus.server.pending_calls import CallbackResult
 
 _READ_BYTES = 65_536
 _WRITE_BYTES = 262_144
-_EAGER_BYTES = 16_384
 _SLOWEST_BYTES_PER_S = 1_000_000
 """The lowest assumed rate of the network. At this rate, the reply timeout begins when the request has arrived."""
 
@@ -61,8 +60,8 @@ def _drop(_: Reply | Lost) -> None:
 class ClientConnection:
     """The requests and replies of one connection.
 
-    Replies arrive only while `run` runs. `post` itself sends a request only if the request is small and no earlier one
-    waits for its reply.
+    Replies arrive only while `run` runs. `post` itself sends a request of at most `_WRITE_BYTES` if no earlier one waits
+    for its reply.
     """
 
     def __init__(
@@ -158,7 +157,7 @@ class ClientConnection:
     def _sent_immediately(self, request: bytes, posted: _Posted) -> bool:
         """Send a single request without the writer task; return False if that is not possible now."""
         stream = self._stream
-        if not isinstance(stream, TlsStream) or stream.unsent_bytes or posted.size_bytes > _EAGER_BYTES:
+        if not isinstance(stream, TlsStream) or stream.unsent_bytes or posted.size_bytes > _WRITE_BYTES:
             return False
         try:
             stream.send_now(request)
