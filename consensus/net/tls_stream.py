@@ -13,7 +13,6 @@ own close. A close without close_notify ends the stream like a close with it: ea
 """
 
 import ssl
-from collections.abc import Iterator
 from contextlib import suppress
 
 import trio
@@ -37,8 +36,8 @@ class TlsStream(DirectStream):
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side, server_hostname=name)
-        self._parts: Iterator[bytes] = iter(())
-        """Received bytes that OpenSSL does not have yet."""
+        self._parts: list[bytes] = []
+        """Received bytes that OpenSSL does not have yet, the last part first."""
         self._has_rest = False
         """True if the last read of OpenSSL may have left a part of the record."""
         self._closed = False
@@ -109,15 +108,18 @@ class TlsStream(DirectStream):
         incoming, tls = self._incoming, self._tls
         # Most reads end here, because a further attempt without bytes raises an exception in OpenSSL, which costs more
         # than a small record.
-        while size < limit and (incoming.pending or self._has_rest or incoming.eof or self._feed()):
+        while size < limit and (incoming.pending or self._parts or self._has_rest or incoming.eof):
+            if self._parts and not incoming.pending:
+                incoming.write(self._parts.pop())
             wanted = min(limit - size, _RECORD_BYTES)
             try:
                 record = tls.read(wanted)
             except ssl.SSLWantReadError:
                 self._has_rest = False
-                if self._feed():
-                    continue
-                break
+                if not self._parts:
+                    break
+                incoming.write(self._parts.pop())
+                continue
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 incoming.write_eof()
                 return b"".join(records)
@@ -134,13 +136,10 @@ class TlsStream(DirectStream):
         """Read bytes of the socket, when there are any, for TLS; return False when the peer has closed it."""
         data = await self._take(max(limit, _PART_BYTES))
         if data:
-            self._parts = iter([data[at : at + _PART_BYTES] for at in range(0, len(data), _PART_BYTES)])
-            self._feed()
+            self._parts = [data[at : at + _PART_BYTES] for at in range(0, len(data), _PART_BYTES)]
+            self._parts.reverse()
+            self._incoming.write(self._parts.pop())
         return data != b""
-
-    def _feed(self) -> bool:
-        """Pass the next part of the received bytes to OpenSSL; return False without such a part."""
-        return self._incoming.write(next(self._parts, b"")) > 0
 
     def _push(self) -> None:
         if self._outgoing.pending:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -18,6 +19,8 @@ from consensus.net.tls import client_context, load_or_create_certificate
 from consensus.net.tls_stream import TlsStream
 
 LARGE = 3 * 1024 * 1024
+RECORD_BYTES = 16 * 1024 + 22
+"""A full record with its header, type and tag."""
 
 
 @asynccontextmanager
@@ -90,6 +93,28 @@ async def test_small_reads_return_rest_of_record(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, server, _):
         await server.send_all(b"a record")
         assert [await client.receive_some(3) for _ in range(3)] == [b"a r", b"eco", b"rd"]
+
+
+async def test_openssl_gets_at_most_one_record_per_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Recording:
+        def __init__(self, buffer: ssl.MemoryBIO) -> None:
+            self.sizes: list[int] = []
+            self._buffer = buffer
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._buffer, name)
+
+        def write(self, data: bytes) -> int:
+            self.sizes.append(len(data))
+            return self._buffer.write(data)
+
+    async with connected(tmp_path) as (client, server, _):
+        buffer = Recording(client._incoming)
+        monkeypatch.setattr(client, "_incoming", buffer)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.send_all, bytes(LARGE))
+            assert await received(client, LARGE) == bytes(LARGE)
+        assert max(buffer.sizes) == RECORD_BYTES
 
 
 async def test_read_is_large_only_after_full_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

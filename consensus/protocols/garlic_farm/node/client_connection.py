@@ -60,8 +60,8 @@ def _drop(_: Reply | Lost) -> None:
 class ClientConnection:
     """The requests and replies of one connection.
 
-    Replies arrive only while `run` runs. `post` itself sends a request of at most `_WRITE_BYTES` if no earlier one waits
-    for its reply.
+    Replies arrive only while `run` runs. `post` itself sends a request of at most `_WRITE_BYTES`, if no earlier one
+    waits for its reply.
     """
 
     def __init__(
