@@ -53,7 +53,7 @@ _LINES_MAX: Final = 3
 _WHOLE: Final = re.compile(r"`[^`]*`|(?<=:  ).+")
 """A command in backticks, or after a colon and two blanks."""
 _BLANK: Final = "\0"
-"""A blank where no line may end; no printable text has this letter."""
+"""A blank that does not end a line; printable texts lack this letter."""
 
 
 def printable(text: str) -> str:

@@ -39,7 +39,7 @@ TEXTS: Final = {
     "commit_latency_max": "Longest milliseconds from the append of records until their commit; of a leader",
     "fetch_records_rate": "Records fetched per second by this server; of a follower",
     "append_records_rate": "Records appended per second by this server; of a leader",
-    "poll_idle_ratio_avg": "The idle share of this process's time",
+    "poll_idle_ratio_avg": "The share of time without processor use by the event loop",
 }
 """Averages, maxima and rates cover the last 30 to 60 seconds; NaN if nothing was measured then."""
 _CONNECTIONS: Final = 8
