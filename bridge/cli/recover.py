@@ -335,7 +335,7 @@ def restore(source: Path, state_dir: Path, *, as_json: bool) -> None:
     end_with_json(RestoreOutput(str(state_dir), farm.cluster_id.hex(), farm.last.index), as_json=as_json)
     echo(f"{state_dir} belongs to cluster {farm.cluster_id.hex()}, not to a node yet.")
     echo("Start a node with it and with the current farm key file; the node gets a new identity and a new Raft id.")
-    echo("If it keeps the name of a lost node, at the leader:  garlicfarm node approve NAME")
+    echo("If it keeps the name of a lost node, at a voter:  garlicfarm node approve NAME")
 
 
 def _make(state_dir: Path, founding: Founding) -> None:
