@@ -110,7 +110,7 @@ def _destination(signing_key: Path | None, destination: Destination | None) -> s
 @click.argument("bundle", type=file_path)
 @click.argument("directory", type=directory_path)
 @click.option("--name", help="The name of this node (default: the host's name).")
-@click.option("--bind", metavar="HOST:PORT", help="The address of gossip, if the default is wrong.")
+@click.option("--bind", metavar="HOST:PORT", help="The address of gossip (default: the private address, port 7668).")
 @click.option("--signing-key", "keys", type=file_path, multiple=True, help="A signing key of this node.")
 @click.option("--leaf", "leaves", multiple=True, metavar="DESTINATION[=HOST:PORT]", help="A tunnel, and its service.")
 @click.option("--replace", is_flag=True, help="Replace the existing node.toml in DIRECTORY.")

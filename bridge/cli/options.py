@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
@@ -31,6 +31,8 @@ WATCH_PERIOD_S: Final = 2.0
 _AGO: Final = re.compile(r"([0-9]{1,6})([smhd])")
 _DASHED: Final = re.compile(r"-([0-9.]+|[A-Za-z0-9_~-]{40,}={0,2})")
 """Arguments that begin with a dash and are not options: negative numbers, and base64 texts, longer than any option."""
+_HYPHEN: Final = "\ue000"
+"""Replacement for a hyphen while click wraps a line: it breaks lines at hyphens."""
 _SUMMARY: Final = 1000
 """Limit in characters for the summary of a command; no summary is as long."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -58,6 +60,25 @@ class SummaryGroup(click.Group):
         commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
         with formatter.section("Commands"):
             formatter.write_dl([(name, each.get_short_help_str(_SUMMARY)) for name, each in commands if each])
+
+
+class _WholeWords(click.HelpFormatter):
+    """A help page whose lines do not break at the hyphens of options and paths, so that users can copy these."""
+
+    def write(self, string: str) -> None:
+        """Write text with its hyphens."""
+        super().write(string.replace(_HYPHEN, "-"))
+
+    def write_text(self, text: str) -> None:
+        """Write a paragraph."""
+        super().write_text(text.replace("-", _HYPHEN))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """Write a list of options or commands."""
+        super().write_dl([(name, text.replace("-", _HYPHEN)) for name, text in rows], col_max, col_spacing)
+
+
+click.Context.formatter_class = _WholeWords
 
 
 class DashedCommand(click.Command):

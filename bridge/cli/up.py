@@ -90,7 +90,12 @@ class Failed(Exception):  # noqa: N818 - it is the command's answer, not a fault
     help="Directory of keys, logs and published structures; an existing farm there continues.",
 )
 @click.option(
-    "--for", "for_seconds", default=math.inf, type=NumberRange(min=0), help="Stop after this number of seconds."
+    "--for",
+    "for_seconds",
+    metavar="SECONDS",
+    default=math.inf,
+    type=NumberRange(min=0),
+    help="Stop after this time (default: on Ctrl-C).",
 )
 @click.option(
     "--exit-when-published",

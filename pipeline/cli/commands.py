@@ -59,7 +59,8 @@ window_option = click.option(
     default=DEFAULT_WINDOW,
     show_default=True,
     callback=a_window,
-    help="The span of log time that each row covers.",
+    metavar="DURATION",
+    help="The span of log time that each row covers, such as '30 seconds' or '1 hour'.",
 )
 
 
@@ -315,8 +316,8 @@ def backfill(
 
 
 @pipeline.command("generate")
-@click.option("--routers", default=20, show_default=True, type=IntegerRange(1, 100_000))
-@click.option("--days", default=1.0, show_default=True, type=NumberRange(0.001, 3650))
+@click.option("--routers", default=20, show_default=True, type=IntegerRange(1, 100_000), help="Number of routers.")
+@click.option("--days", default=1.0, show_default=True, type=NumberRange(0.001, 3650), help="Length of the log.")
 @click.option("--seed", default=1, show_default=True, type=int, help="The same seed produces the same bytes.")
 @click.option(
     "--output",

@@ -40,6 +40,7 @@ def a_day(_: click.Context, __: click.Parameter, value: datetime | None) -> date
 @click.option(
     "--day",
     type=click.DateTime(["%Y-%m-%d"]),
+    metavar="YYYY-MM-DD",
     callback=a_day,
     help="The day in the middle (UTC). Default: today.",
 )

@@ -202,6 +202,7 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @click.option(
         "--master",
+        metavar="URL",
         callback=a_master,
         help=f"The Spark master. Default: {MASTER}, or spark.master of spark-defaults.conf.",
     )

@@ -63,7 +63,7 @@ WRONG: Final = (
     help="Number of machines that create the farm, this one included.",
 )
 @click.option("--name", help="The name of this node (default: the host's name).")
-@click.option("--bind", metavar="HOST:PORT", help="The address of gossip, if the default is wrong.")
+@click.option("--bind", metavar="HOST:PORT", help="The address of gossip (default: the private address, port 7668).")
 @minutes_option
 @click.option("--master", type=file_path, help="The master key of the farm's address; a missing file is made.")
 @click.option("--no-start", is_flag=True, help="Only write the files.")

@@ -14,7 +14,7 @@ minutes_option = click.option(
     default=LIFETIME_DEFAULT_S // 60,
     show_default=True,
     type=IntegerRange(1, LIFETIME_LIMIT_S // 60),
-    help="Lifetime of the invitation.",
+    help="Lifetime of the invitation, in minutes.",
 )
 
 
