@@ -98,7 +98,7 @@ def table_lines(
     if not columns:
         columns = sys.maxsize
     slices = _columns_of_lines([*widths[:-1], min(widths[-1], _LAST_LEAST)], columns)
-    if len(slices) > _LINES_MAX:
+    if rows and len(slices) > _LINES_MAX:
         yield from ((line, False) for line in _lines_of_values(shown[0], shown[1:], columns))
         return
     for number, row in enumerate(shown):
@@ -108,7 +108,8 @@ def table_lines(
             start = "".join(cell + GAP for cell in before)
             indent = _CONTINUED if place else ""
             first, *more = wrapped(last.rstrip(), columns - len(indent), len(start))
-            if line := (start + first).rstrip():
+            line = (start + first).rstrip()
+            if line or not place:
                 yield indent + line, number == 0
             yield from ((indent + line, number == 0) for line in more)
 

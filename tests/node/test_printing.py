@@ -184,6 +184,15 @@ def test_row_of_too_many_lines_has_line_per_value() -> None:
     assert [line for line, _ in lines][:5] == ["A  1 2 3", "   4", "B  xxxxxxx", "C  2", "D  333333333"]
 
 
+def test_row_of_empty_values_has_line() -> None:
+    """For example, a query in a pipe has as many lines as rows."""
+    assert [line for line, _ in table_lines(("VALUE",), [("",), ("x",)], None)] == ["VALUE", "", "x"]
+
+
+def test_narrow_table_without_rows_has_headings() -> None:
+    assert [line.strip() for line, _ in table_lines(("AA", "BB", "CC", "DD"), [], 4)] == ["AA", "BB", "CC", "DD"]
+
+
 @given(TEXTS)
 def test_failure_and_confirmation_are_harmless(text: str) -> None:
     shown = printed(failure.fail, text)
