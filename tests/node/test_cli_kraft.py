@@ -77,10 +77,6 @@ FORMAT = ("format", "-c")
         (("--random-cluster-id", "-I", "1@0.0.0.0:1:AAAAAAAAAAAAAAAAAAAAAQ"), "which is not the address of one server"),
         (("--random-cluster-id", "-I", "1@a:0:AAAAAAAAAAAAAAAAAAAAAQ"), "which is not the address of one server"),
         (
-            ("--random-cluster-id", "--set", "controller.quorum.voters=1@127.0.0.1:1,2@[ff02::1]:1"),
-            "'[ff02::1]:1', which is not the address of one server",
-        ),
-        (
             ("--random-cluster-id", "-s", "--set", "controller.quorum.bootstrap.servers=[::]:1"),
             "'[::]:1', which is not the address of one server",
         ),

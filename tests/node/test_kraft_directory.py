@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,23 @@ def test_directory_belongs_to_one_server(tmp_path: Path) -> None:
     other = voter_settings(parse_properties(f"node.id=2\nlog.dirs={tmp_path}\ncontroller.quorum.voters=2@a:1"))
     with pytest.raises(QuorumDirectoryError, match=r"belongs to node\.id 1"):
         read_directory(other)
+
+
+def test_own_static_voter_may_have_wildcard_address(tmp_path: Path) -> None:
+    """A server does not connect to itself, and files for containers often have such an address."""
+    read = settings(tmp_path, "controller.quorum.voters=1@0.0.0.0:9093,2@b:9093")
+    assert (read.voters[0].host, read.voters[0].port) == ("0.0.0.0", 9093)  # noqa: S104 - compared, not bound
+    for other in ("0.0.0.0:9093", "[ff02::1]:9093", "b:0"):
+        with pytest.raises(SettingsError, match=re.escape(f"'{other}', which is not the address of one server")):
+            settings(tmp_path, f"controller.quorum.voters=1@a:9093,2@{other}")
+
+
+def test_directory_of_earlier_version_is_read(tmp_path: Path) -> None:
+    """An earlier version accepted wildcard addresses of initial controllers."""
+    own = settings(tmp_path, "controller.quorum.bootstrap.servers=localhost:9093")
+    initial = (NamedVoter(ReplicaKey(1, uuid_of_text(CLUSTER).bytes), "::", 9093),)
+    formatted = format_directory(own, CLUSTER, initial=initial)
+    assert read_directory(own) == formatted
 
 
 def test_standalone_quorum_starts_with_directory_id(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ impossible, and the leader's own records have the same contents.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -40,6 +40,7 @@ from consensus.protocols.kraft.operators.settings import (
     NamedVoter,
     SettingsError,
     VoterSettings,
+    address,
     dialed_address,
     parse_properties,
 )
@@ -125,8 +126,10 @@ class QuorumDirectory(Struct, frozen=True):
             )
 
 
-def parse_initial_voters(text: str) -> tuple[NamedVoter, ...]:
-    """Parse `id@host:port:directory,…`; raises `SettingsError`."""
+def parse_initial_voters(
+    text: str, parse: Callable[[str, str], tuple[str, int]] = dialed_address
+) -> tuple[NamedVoter, ...]:
+    """Parse `id@host:port:directory,…`; raises `SettingsError`. `parse` returns host and port of an address."""
     voters = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         node_id, at, rest = part.partition("@")
@@ -141,7 +144,7 @@ def parse_initial_voters(text: str) -> tuple[NamedVoter, ...]:
             raise SettingsError(
                 f"{part!r} is not a controller ({error}): write it as id@host:port:directory-id"
             ) from error
-        voters.append(NamedVoter(key, *dialed_address("initial controllers", where)))
+        voters.append(NamedVoter(key, *parse("initial controllers", where)))
     if not voters or len({voter.key.id for voter in voters}) != len(voters):
         raise SettingsError("give at least one initial controller, each with a separate id")
     return tuple(voters)
@@ -196,7 +199,8 @@ def read_directory(settings: VoterSettings) -> QuorumDirectory:
         cluster_id, node_id = values["cluster.id"], int(values["node.id"])
         directory_id = uuid_of_text(values["directory.id"])
         initial_file = settings.log_dir / INITIAL_FILE
-        initial = parse_initial_voters(initial_file.read_text()) if initial_file.exists() else ()
+        # An earlier version accepted any address here.
+        initial = parse_initial_voters(initial_file.read_text(), address) if initial_file.exists() else ()
     except KeyError as error:
         raise QuorumDirectoryError(f"'{file}' lacks {error.args[0]}: restore the original file") from error
     except OSError as error:

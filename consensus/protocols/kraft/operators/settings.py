@@ -143,6 +143,9 @@ def check_settings(settings: VoterSettings) -> VoterSettings:
         )
     if len({voter.key.id for voter in settings.voters}) != len(settings.voters):
         raise SettingsError(f"{VOTERS} names a node.id twice: give each voter a separate id")
+    for voter in settings.voters:
+        if voter.key.id != settings.node_id:  # The server does not connect to its own address, often 0.0.0.0.
+            _check_dialed(VOTERS, voter.host, voter.port)
     _check_listeners(settings)
     for field in structs.fields(settings):
         value = getattr(settings, field.name)
@@ -243,9 +246,16 @@ def address(name: str, text: str) -> tuple[str, int]:
 def dialed_address(name: str, text: str) -> tuple[str, int]:
     """Return host and port of another server; raises `SettingsError` also for an address that leads to none."""
     found = address(name, text)
-    if not _is_of_one_server(*found):
-        raise SettingsError(f"{name} has {text!r}, which is not the address of one server: put a host and a port there")
+    _check_dialed(name, *found)
     return found
+
+
+def _check_dialed(name: str, host: str, port: int) -> None:
+    if not _is_of_one_server(host, port):
+        raise SettingsError(
+            f"{name} has {endpoint_text(host, port)!r}, which is not the address of one server: put a host and a port"
+            " there"
+        )
 
 
 def _is_of_one_server(host: str, port: int) -> bool:
@@ -271,7 +281,7 @@ def static_voters(name: str, text: str) -> tuple[NamedVoter, ...]:
             raise SettingsError(
                 f"{name} has {part!r}: write each voter as id@host:port; the maximum id is {ID_LIMIT - 1}"
             )
-        voters.append(NamedVoter(ReplicaKey(int(node_id)), *dialed_address(name, where)))
+        voters.append(NamedVoter(ReplicaKey(int(node_id)), *address(name, where)))
     return tuple(voters)
 
 
