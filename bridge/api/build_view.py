@@ -6,16 +6,19 @@
 Pure code: tests check the operator's view without a terminal or a farm.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from operator import attrgetter
-from typing import Any
+from heapq import nsmallest
+from itertools import islice
+from typing import Any, Final
 
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from bridge.api.alarms import by_gravity
 from bridge.api.farm_facts import udp_blocked
+from bridge.api.json import encode
 from bridge.api.printable import one_line
 from bridge.api.verdict import verdict_of
 from bridge.api.view import (
@@ -49,7 +52,9 @@ from bridge.api.view import (
     WeightsView,
 )
 from bridge.api.words import SERVER_FAULT, score_value_text
+from bridge.core.formation.founding import EXPECT_MAX
 from bridge.core.formation.member import MemberStatus, NodeMetadata
+from bridge.core.history.records import NODES_MAX
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import ConditionStatus, LeafFault, LeafStatus, Publication, Report, ReportedDirectory
@@ -73,6 +78,12 @@ from bridge.wire.log.reports import FAILURE_LIMIT
 from consensus import RaftDescription, ServerId, endpoint_text, integer_id
 from gossip import Address, Member, NodeId, OtherFarm, Status
 from gossip import Description as GossipDescription
+
+OTHERS_MAX: Final = max(NODES_MAX, EXPECT_MAX)
+"""Limit of members without an admission in a view for the verdict and the history."""
+
+_ENCODED_AT_ONCE: Final = 64
+_STATUSES: Final = tuple(MemberStatus(each.name.lower()) for each in Status)
 
 
 class ServerLink(Struct, frozen=True):
@@ -157,12 +168,12 @@ class ViewInputs(Struct, frozen=True, kw_only=True):
     counters: Mapping[str, int] = field(default_factory=dict)
 
 
-def build_view(inputs: ViewInputs) -> FarmView:
-    """Return the whole view."""
+def build_view(inputs: ViewInputs, others_max: int | None = None) -> FarmView:
+    """Return the whole view, or with `others_max` only the members that affect the verdict and the history."""
     names: dict[int | None, str] = {
         metadata.raft_id: metadata.name
         for member in inputs.gossip.members
-        if (metadata := inputs.metadata_of(member.node_id)) is not None and metadata.raft_id is not None
+        if (metadata := inputs.metadata_of(member.info.node_id)) is not None and metadata.raft_id is not None
     }
     if inputs.log is not None:
         # The recorded names have precedence over the metadata of a member.
@@ -170,7 +181,10 @@ def build_view(inputs: ViewInputs) -> FarmView:
         names.update((server_id, each.name) for server_id, each in admitted.items() if each.name is not None)
     if inputs.node.raft_id is not None:
         names[inputs.node.raft_id] = inputs.node.name
-    members = _members(inputs)
+    selected = inputs.gossip.members
+    if others_max is not None and len(selected) > others_max:
+        selected = _selected(inputs, others_max)
+    members = tuple(_members(inputs, selected))
     farm = None if inputs.log is None else _FarmPart(inputs.log, names, inputs.address_of)
     raft = _no_raft() if farm is None else farm.raft(members)
     reports = () if farm is None else farm.reports()
@@ -201,15 +215,44 @@ def build_view(inputs: ViewInputs) -> FarmView:
     return replace(view, verdict=verdict_of(view))
 
 
+def encode_whole_view(inputs: ViewInputs, view: FarmView) -> bytes:
+    """Return the JSON of the whole view, from the view with `OTHERS_MAX`.
+
+    Of a large group, only some views of members exist at a time. All of them would leave free memory between other
+    objects, which the process keeps.
+    """
+    if len(inputs.gossip.members) <= OTHERS_MAX:
+        return encode(view)
+    head, key, tail = encode(replace(view, members=())).partition(b'"members":[]')
+    members = _members(inputs, inputs.gossip.members)
+    parts = (encode(each)[1:-1] for each in iter(lambda: tuple(islice(members, _ENCODED_AT_ONCE)), ()))
+    return b"%b%b%b]%b" % (head, key[:-1], b",".join(parts), tail)
+
+
 def _unreachable(inputs: ViewInputs) -> frozenset[int]:
     """Return the Raft ids of the servers that gossip marks dead or left."""
     if inputs.log is None:
         return frozenset()
-    unreachable_nodes = {each.node_id for each in inputs.gossip.members if each.status in {Status.DEAD, Status.LEFT}}
+    unreachable_nodes = {each.node_id for each in inputs.gossip.members if each.status >= Status.DEAD}
     return frozenset(server_id for server_id, each in inputs.log.holders.items() if each.node_id in unreachable_nodes)
 
 
-def _members(inputs: ViewInputs) -> tuple[MemberView, ...]:
+def _selected(inputs: ViewInputs, others_max: int) -> tuple[Member, ...]:
+    """Return the admitted members, and others: the first ones by name for the history, some live ones for the verdict.
+
+    The verdict compares the number of live members with at most the number of founders.
+    """
+    admitted = frozenset[bytes]() if inputs.log is None else {each.node_id for each in inputs.log.holders.values()}
+    others = [each for each in inputs.gossip.members if each.info.node_id not in admitted]
+    ids = [each.info.node_id for each in others]
+    named = ((metadata.name, each) for each in ids if (metadata := inputs.metadata_of(each)) is not None)
+    live = (each.info.node_id for each in others if each.status < Status.DEAD)
+    chosen = {*admitted, *islice(live, others_max), *(node_id for _, node_id in nsmallest(others_max, named))}
+    return tuple(each for each in inputs.gossip.members if each.info.node_id in chosen)
+
+
+def _members(inputs: ViewInputs, selected: Iterable[Member]) -> Iterator[MemberView]:
+    """Yield the views of this node and of the selected members, by name and then by id."""
     gossip, node = inputs.gossip, inputs.node
     roles = {} if inputs.log is None else _server_roles(inputs.log)
     own = MemberView(
@@ -228,27 +271,35 @@ def _members(inputs: ViewInputs) -> tuple[MemberView, ...]:
         server_role=roles.get(bytes.fromhex(node.node_id), ServerRole.NONE),
         level=SUPPORTED_LEVEL,
     )
-    members = [own]
     evicted = frozenset[bytes]() if inputs.log is None else _evicted(inputs.log)
     admitted = {} if inputs.log is None else inputs.log.holders
     recorded = {each.node_id: each.name for each in admitted.values() if each.name is not None}
     numbers = {each.node_id: server_id for server_id, each in sorted(admitted.items())}
-    members.extend(
-        _member(
-            member,
-            inputs.metadata_of(member.node_id),
-            roles.get(member.node_id, ServerRole.NONE),
+
+    known = {each.info.node_id: each for each in selected}
+    metadata_of = inputs.metadata_of
+    # The whole view uses one name: a renamed node keeps its old name until the log has recorded the new name.
+    names = {
+        node_id: recorded.get(node_id)
+        or (node_id.hex() if (metadata := metadata_of(node_id)) is None else metadata.name)
+        for node_id in sorted(known)
+    }
+    ordered = sorted(names, key=names.__getitem__)
+    own_place = bisect(ordered, (own.name, own.node_id), key=lambda each: (names[each], each.hex()))
+    for place, node_id in enumerate(ordered):
+        if place == own_place:
+            yield own
+        yield _member(
+            known[node_id],
+            names[node_id],
+            metadata_of(node_id),
+            roles.get(node_id, ServerRole.NONE),
             gossip.now_ms,
-            recorded_name=recorded.get(member.node_id),
-            recorded_id=numbers.get(member.node_id),
-            evicted=member.node_id in evicted,
+            recorded_id=numbers.get(node_id),
+            evicted=node_id in evicted,
         )
-        for member in gossip.members
-    )
-    # Sorted by name, then by id. Two sorts by existing texts need less memory than one sort by new pairs.
-    members.sort(key=attrgetter("node_id"))
-    members.sort(key=attrgetter("name"))
-    return tuple(members)
+    if own_place == len(ordered):
+        yield own
 
 
 def _server_roles(log: FarmInputs) -> dict[bytes, ServerRole]:
@@ -271,23 +322,20 @@ def _evicted(log: FarmInputs) -> frozenset[bytes]:
 
 def _member(
     member: Member,
+    name: str,
     metadata: NodeMetadata | None,
     server_role: ServerRole,
     now_ms: int,
     *,
-    recorded_name: str | None,
     recorded_id: int | None,
     evicted: bool,
 ) -> MemberView:
-    node_id = member.node_id.hex()
-    # The whole view uses one name: a renamed node keeps its old name until the log has recorded the new name.
-    name = recorded_name or (node_id if metadata is None else metadata.name)
     # The last round trip of a member that is dead or has left is not a current figure.
-    is_gone = member.status in {Status.DEAD, Status.LEFT}
+    is_gone = member.status >= Status.DEAD
     return MemberView(
-        node_id=node_id,
+        node_id=member.node_id.hex(),
         name=name,
-        status=MemberStatus(member.status.name.lower()),
+        status=_STATUSES[member.status],
         generation=member.incarnation.generation,
         number=member.incarnation.number,
         address=_address(member.info.address, None if metadata is None else metadata.endpoint),

@@ -45,8 +45,8 @@ _ENCODER = msgspec.json.Encoder()
 _HEAD = msgspec.json.Decoder(_SchemaHead)
 
 
-def encode(document: Struct) -> bytes:
-    r"""Return the document as one line of JSON.
+def encode(document: Struct | tuple[Struct, ...]) -> bytes:
+    r"""Return the document, or several records as an array, as one line of JSON.
 
     JSON cannot represent bytes of a file's name that are not text. Documents for readers contain escapes such as
     `\udcff`, as terminals show them. In a `RequestBody` the escape would change the request, so encoding raises

@@ -89,7 +89,7 @@ class MemberRecord(Struct, eq=False, gc=False):
         return self.peer_count is not None and self.peer_count < self.info.capacity
 
 
-class Member(Struct, frozen=True):
+class Member(Struct, frozen=True, gc=False):
     """One other member, as this node sees it. `since_ms` is the start of its current status (this core's clock)."""
 
     info: NodeInfo

@@ -47,6 +47,7 @@ def handlers_of(farm: FakeKeys) -> Handlers:
     trace = EventLog("node-1", lambda: 0)
     admin = FarmAdmin(
         make_view=farm_view,
+        encode_view=bytes,
         trace=trace,
         leave=lambda: None,
         withdrawal_refusal=lambda: "nothing to withdraw",

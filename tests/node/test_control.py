@@ -14,6 +14,7 @@ import trio
 import trio.testing
 from trio.socket import from_stdlib_socket
 
+from bridge.api import control_routes as routes
 from bridge.api.control import (
     ClusterAnswer,
     CommandAnswer,
@@ -73,7 +74,7 @@ class FakeNode(FarmAdmin):
 
     @property
     def handlers(self) -> Handlers:
-        return {**super().handlers, **self.keys.handlers}
+        return {**super().handlers, **self.keys.handlers, routes.VIEW: lambda _: self.view()}
 
     async def view(self) -> FarmView:
         if self.broken:

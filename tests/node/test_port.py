@@ -51,6 +51,7 @@ def port_of(
 ) -> FarmAdmin:
     return FarmAdmin(
         make_view=lambda: view or farm_view(2, leader=1),
+        encode_view=bytes,
         trace=stage.trace,
         leave=lambda: (left if left is not None else []).append(True),
         withdrawal_refusal=lambda: NO_PROMISE,

@@ -6,8 +6,19 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from bridge.api.build_view import FarmInputs, LocalView, ServerLink, ViewInputs, build_view
+from bridge.api.build_view import (
+    OTHERS_MAX,
+    FarmInputs,
+    LocalView,
+    ServerLink,
+    ViewInputs,
+    build_view,
+    encode_whole_view,
+)
 from bridge.api.farm_facts import server_members
+from bridge.api.json import encode
+from bridge.api.observations.history import figures, observed
+from bridge.api.observations.perspectives import extract
 from bridge.api.verdict import concerns_of
 from bridge.api.view import (
     AlarmView,
@@ -171,6 +182,36 @@ def test_members_sorted_by_name_or_node_id() -> None:
     assert [each.address for each in view.members] == ["[fe80::1]:7668", "10.0.0.1:7668", "10.0.0.2:7668"]
     assert [each.raft_id for each in view.members] == [None, 1, 2]
     assert view.gossip.known_count == 3
+
+
+def large_group(seed: int) -> ViewInputs:
+    """Return a group with more members than a view for the verdict; some are admitted, and some names are unknown."""
+    random = Random(seed)
+    ids = [NodeId(random.randbytes(8)) for _ in range(random.randint(OTHERS_MAX, 4 * OTHERS_MAX))]
+    names = {each: f"n-{random.randrange(1000)}" for each in ids if random.random() < 0.8}
+    statuses = random.choice([[*Status], [Status.DEAD], [Status.ALIVE]])
+    members = (member(each, random.choice(statuses)) for each in ids)
+    known = {each: metadata(name, None, "tcp://10.0.0.2:7669") for each, name in names.items()}
+    admitted = {number: Admitted(each, names.get(each)) for number, each in enumerate(ids[-3:], start=2)}
+    log = published_log()
+    inputs = replace(INPUTS, gossip=gossip(*members), metadata_of=known.get)
+    in_farm = farm_inputs(log, state=replace(log.farm.state, admitted=admitted))
+    return replace(inputs, log=in_farm) if random.random() < 0.7 else inputs
+
+
+@each_case("seed", range(12))
+def test_view_for_verdict_yields_facts_of_whole_view(seed: int) -> None:
+    inputs = large_group(seed)
+    whole, short = build_view(inputs), build_view(inputs, OTHERS_MAX)
+    assert len(short.members) < len(whole.members)
+    for facts in (concerns_of, observed, extract, lambda view: (view.verdict, [*figures(view)])):
+        assert facts(short) == facts(whole), f"seed {seed}"
+
+
+@each_case("seed", range(12))
+def test_encoded_view_equals_document_of_view(seed: int) -> None:
+    for inputs in (large_group(seed), INPUTS):
+        assert encode_whole_view(inputs, build_view(inputs, OTHERS_MAX)) == encode(build_view(inputs)), f"seed {seed}"
 
 
 def test_restarted_server_keeps_id_until_its_metadata_has_one() -> None:

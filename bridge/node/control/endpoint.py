@@ -92,11 +92,14 @@ async def control_endpoint(
     history = HistoryRecorder(local.configuration.name, state_dir, clock_ms, node.durations.commit)
     contact = ContactWatch()
     view = ViewBuilder(node, current, counters, is_stopping, clients, history.counters, contact)
-    perspectives = Perspectives(node.own_perspective, node.user_messages, clock_ms, view.build)
+    perspectives = Perspectives(node.own_perspective, node.user_messages, clock_ms, view.build_for_verdict)
     observers = (contact.observe, history.take, node.own_perspective.take)
-    verdicts = VerdictWatch(view.build, lambda: _period_s(local, current), local.trace, local.alarms, observers)
+    verdicts = VerdictWatch(
+        view.build_for_verdict, lambda: _period_s(local, current), local.trace, local.alarms, observers
+    )
     farm = FarmAdmin(
         make_view=view.build,
+        encode_view=view.encode,
         trace=local.trace,
         leave=leave,
         withdrawal_refusal=node.forming.withdrawal_refusal,

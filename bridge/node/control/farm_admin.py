@@ -75,6 +75,7 @@ class FarmAdmin:
     """The handlers of one node."""
 
     make_view: Callable[[], FarmView]
+    encode_view: Callable[[], bytes]
     trace: EventLog
     leave: Callable[[], None]
     withdrawal_refusal: Callable[[], str | None]
@@ -92,7 +93,7 @@ class FarmAdmin:
     def handlers(self) -> Handlers:
         """The handlers, by route."""
         return {
-            routes.VIEW: lambda _: self.view(),
+            routes.VIEW: self._view_document,
             routes.CLUSTER: lambda _: self.cluster(),
             routes.LOG: self._log,
             routes.EVENTS: lambda call: self.read_events(*_page(call.numbers)),
@@ -116,6 +117,9 @@ class FarmAdmin:
     async def view(self) -> FarmView:
         """Return the present view of the farm."""
         return self.make_view()
+
+    async def _view_document(self, _: Call[None]) -> Answer:
+        return Answer(200, self.encode_view())
 
     async def _metrics(self, _: Call[None]) -> Answer:
         # Imported here: the library needs 2.4 MB, and only a scraped node needs it. The import is slow, so it runs in a

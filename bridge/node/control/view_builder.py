@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from bridge import VERSION
-from bridge.api.build_view import FarmInputs, ServerLink, ViewInputs, build_view, directory_view
+from bridge.api.build_view import (
+    OTHERS_MAX,
+    FarmInputs,
+    ServerLink,
+    ViewInputs,
+    build_view,
+    directory_view,
+    encode_whole_view,
+)
 from bridge.api.events import event_sentence
 from bridge.api.farm_facts import ContactWatch
 from bridge.api.trace import TraceEvent
@@ -45,46 +53,56 @@ class ViewBuilder:
 
     def build(self) -> FarmView:
         """Return the present view of the farm."""
+        return build_view(self._inputs())
+
+    def build_for_verdict(self) -> FarmView:
+        """Return the present view with the members that affect the verdict and the history."""
+        return build_view(self._inputs(), OTHERS_MAX)
+
+    def encode(self) -> bytes:
+        """Return the JSON of the present view."""
+        inputs = self._inputs()
+        return encode_whole_view(inputs, build_view(inputs, OTHERS_MAX))
+
+    def _inputs(self) -> ViewInputs:
         node, local, farm = self.node, self.node.local, self.current.farm
         directory = None if farm is None else farm.background_tasks.directory
         gossip = node.provider.describe()
-        return build_view(
-            ViewInputs(
-                taken_at_ms=time.time_ns() // 1_000_000,
-                node=self._node_view(farm),
-                farm=self._identity(farm),
-                endpoint=local.endpoint,
-                gossip=gossip.core,
-                gossip_counters=by_key(
-                    (
-                        (GossipTraffic.DATAGRAMS_RECEIVED, gossip.wire.received),
-                        (GossipTraffic.DATAGRAMS_SENT, gossip.wire.sent),
-                        (GossipTraffic.BYTES_RECEIVED, gossip.wire.received_bytes),
-                        (GossipTraffic.BYTES_SENT, gossip.wire.sent_bytes),
-                        (GossipTraffic.EVENTS_LOST, gossip.wire.events_lost),
-                        (GossipTraffic.PIGGYBACK_LEFT_OUT, gossip.wire.piggyback_left_out),
-                    ),
-                    gossip.wire.dropped.items(),
-                    gossip.core.dropped.items(),
+        return ViewInputs(
+            taken_at_ms=time.time_ns() // 1_000_000,
+            node=self._node_view(farm),
+            farm=self._identity(farm),
+            endpoint=local.endpoint,
+            gossip=gossip.core,
+            gossip_counters=by_key(
+                (
+                    (GossipTraffic.DATAGRAMS_RECEIVED, gossip.wire.received),
+                    (GossipTraffic.DATAGRAMS_SENT, gossip.wire.sent),
+                    (GossipTraffic.BYTES_RECEIVED, gossip.wire.received_bytes),
+                    (GossipTraffic.BYTES_SENT, gossip.wire.sent_bytes),
+                    (GossipTraffic.EVENTS_LOST, gossip.wire.events_lost),
+                    (GossipTraffic.PIGGYBACK_LEFT_OUT, gossip.wire.piggyback_left_out),
                 ),
-                other_farms=gossip.wire.other_farms,
-                metadata_of=node.member_directory.metadata_of,
-                log=None if farm is None else _farm_inputs(local, farm, self.contact),
-                address_of=self._address_of,
-                alarms=local.alarms.active(),
-                events=self._events(),
-                counters=by_key(
-                    self.control_counters.items(),
-                    self.history_counters.items(),
-                    node.metrics.counts.items(),
-                    (
-                        (NodeEvent.METADATA_UNREADABLE, node.member_directory.unreadable),
-                        (NodeEvent.FOUNDINGS_IGNORED, node.forming.ignored_count),
-                    ),
-                    () if directory is None else directory.counts.items(),
-                    *(endpoint.counters.items() for endpoint in self.clients.values()),
+                gossip.wire.dropped.items(),
+                gossip.core.dropped.items(),
+            ),
+            other_farms=gossip.wire.other_farms,
+            metadata_of=node.member_directory.metadata_of,
+            log=None if farm is None else _farm_inputs(local, farm, self.contact),
+            address_of=self._address_of,
+            alarms=local.alarms.active(),
+            events=self._events(),
+            counters=by_key(
+                self.control_counters.items(),
+                self.history_counters.items(),
+                node.metrics.counts.items(),
+                (
+                    (NodeEvent.METADATA_UNREADABLE, node.member_directory.unreadable),
+                    (NodeEvent.FOUNDINGS_IGNORED, node.forming.ignored_count),
                 ),
-            )
+                () if directory is None else directory.counts.items(),
+                *(endpoint.counters.items() for endpoint in self.clients.values()),
+            ),
         )
 
     def _node_view(self, farm: FoundedFarm | None) -> NodeView:
