@@ -48,7 +48,10 @@ _KINDS = {
 
 
 async def memory(job: Job) -> list[Figure]:
-    """Measure an idle node: alone, with 30 peers, with the directory, and after a request for its whole view."""
+    """Measure an idle node before and after a restart, with 30 peers, with the directory, and after a request for it.
+
+    The first start also loads modules that create the certificate, as in `benchmarks.idle`.
+    """
     moments: dict[str, dict[str, float]] = {}
     capacities = iter([f"\ncapacity = {CAPACITY}", "", ""])
 
@@ -59,6 +62,9 @@ async def memory(job: Job) -> list[Figure]:
         await trio.sleep(SETTLED_S)
         server = farm.servers[0]
         moments["created, idle"] = sizes_of(server)
+        await farm.restart()
+        await trio.sleep(SETTLED_S)
+        moments["restarted, idle"] = sizes_of(server)
         key = load_farm_key(farm.files.directory / "farm.key")
         with peers_of(f"{LOOPBACK}:{server.node.gossip_port}", key.key_ring, metadata=_router(key.cluster)) as peers:
             node = [peer.join() for peer in peers][-1]
