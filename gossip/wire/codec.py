@@ -407,11 +407,15 @@ def _incarnation(generation: int, number: int) -> Incarnation:
     return Incarnation(generation, number)
 
 
+_shared: Final = lru_cache(maxsize=INFOS_REMEMBERED)(int)
+"""Return one shared object per port: most members use the default port."""
+
+
 def _address_in(fields: tuple[bytes, int]) -> Address:
     packed, port = fields
     if len(packed) not in _PACKED_ADDRESS_BYTES:
         raise DatagramError("an address has 4 or 16 bytes")
-    return Address(str(ip_address(packed)), port)
+    return Address(str(ip_address(packed)), _shared(port))
 
 
 def _printable(text: str) -> str:

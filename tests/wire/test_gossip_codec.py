@@ -45,6 +45,14 @@ def test_join_nak_has_expected_bytes() -> None:
     assert encode(decode(nak)) == nak
 
 
+def test_addresses_with_one_port_share_its_object() -> None:
+    hosts = ("10.0.0.1", "10.0.0.2")
+    message = decode(encode(JoinRedirect(tuple(Address(each, 7668) for each in hosts), "swimjoin", 7116)))
+    assert isinstance(message, JoinRedirect)
+    one, other = message.addresses
+    assert one.port is other.port
+
+
 @by_kind
 def test_trailing_bytes_are_refused(message: Message) -> None:
     with pytest.raises(DatagramError):
