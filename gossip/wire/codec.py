@@ -136,7 +136,7 @@ class _Alive(_Fields, tag=int(Status.ALIVE)):
     info: _InfoBytes
 
     def update(self) -> Update:
-        return _alive(self.info)
+        return AliveUpdate(_info(self.info))
 
 
 class _Suspect(_Fields, tag=int(Status.SUSPECT)):
@@ -377,11 +377,6 @@ def _info(encoded: bytes) -> NodeInfo:
     """Return the info of these bytes. Most received infos repeat."""
     info: NodeInfo = _converted(encoded, _NodeInfo).info()
     return info
-
-
-@lru_cache(maxsize=INFOS_REMEMBERED)
-def _alive(encoded: bytes) -> AliveUpdate:
-    return AliveUpdate(_info(encoded))
 
 
 def _infos(encoded: Sequence[bytes]) -> tuple[NodeInfo, ...]:
