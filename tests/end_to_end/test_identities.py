@@ -97,6 +97,10 @@ def test_evicted_node_stays_excluded_while_offline_node_returns(farm: Farm) -> N
     assert f"the identity {stolen_id} was evicted, and is never admitted again" in tail(stolen.log_file)
     farm.wait_until(lambda: voters(leader) == before, START_BOUND_S, "the evicted server is removed from the group")
     stolen.start()
+    assert stolen.wait_end(START_BOUND_S) == 1, "the node stops again after a restart"
+    # A thief can remove the file with the eviction. Then the other nodes refuse the old key.
+    (stolen.directory / "admissions.json").unlink()
+    stolen.start()
     farm.wait_until(
         lambda: "key-retired" in alarms(stolen), START_BOUND_S, "the evicted node has the alarm key-retired"
     )
