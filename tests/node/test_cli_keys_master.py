@@ -23,7 +23,7 @@ from bridge.cli.main import cli
 from bridge.node.inviting.redeeming import JoinError
 from bridge.node.inviting.spare_keys import SpareKeys
 from bridge.node.membership.own_name import note_name, remembered_name
-from bridge.node.security.key_files import load_farm_key, load_master_key, load_signing_key
+from bridge.node.security.key_files import load_farm_key, load_master_key, load_signing_key, save_signing_key
 from bridge.node.security.local_trust import facts_about_node
 from bridge.node.settings.bundle import bundle_text
 from bridge.node.settings.configuration import load_configuration
@@ -160,18 +160,23 @@ def test_joined_node_receives_its_signing_key(garlicfarm: Call, monkeypatch: pyt
 
 
 def test_received_key_replaces_destination_of_its_master(garlicfarm: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that joined while the inviter lacked spare keys serves the master without a key."""
-    key, other, file = new_master_key(), new_master_key(), node_places().configuration
+    """A node that joined while the inviter lacked spare keys serves the master without a key.
+
+    The node has the key of another master already.
+    """
+    key, other, own, file = new_master_key(), new_master_key(), new_master_key(), node_places().configuration
     masters = [{"destination": each.destination.base64, "publish": "auto"} for each in (other, key)]
-    file.write_text(add_tables(file.read_text(), "master", masters))
-    signing_key = key.sign_transient(int(time.time()), TRANSIENT_LIFE_S)
-    token = granting(monkeypatch, load_farm_key(node_places().farm_key), signing_key)
+    file.write_text(add_tables(file.read_text(), "master", [*masters, {"signing_key": "own.key"}]))
+    keys = [each.sign_transient(int(time.time()), TRANSIENT_LIFE_S) for each in (own, key)]
+    save_signing_key(file.with_name("own.key"), keys[0])
+    token = granting(monkeypatch, load_farm_key(node_places().farm_key), *keys)
     refused = garlicfarm("keys", "master", str(file.with_name("new.key")))
     assert "gets one with `garlicfarm keys receive`" in refused.stderr
     done = garlicfarm("keys", "receive", token)
     assert done.exit_code == 0, done.output
-    first, second = load_configuration(file, try_files=True).masters
+    first, second, third = load_configuration(file, try_files=True).masters
     assert first.destination == other.destination
+    assert third.signing_key == file.with_name("own.key")
     assert second.destination is None
     assert second.signing_key is not None
     assert load_signing_key(second.signing_key).destination == key.destination

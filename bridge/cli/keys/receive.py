@@ -65,7 +65,9 @@ def receive(*, token: str | None, token_file: Path | None, as_json: bool) -> Non
         # A configuration that cannot be changed ends the command here, before the token is used.
         _configuration_text(places, {next(iter(keyless), ""): places.directory / "trial.key"})
         granted = _granted(places, configuration, parse_token(token or secret_token(token_file)))
-        keys = [parse_signing_key(each) for each in granted.signing_keys]
+        received = map(parse_signing_key, granted.signing_keys)
+        # Such a node may have the keys of other masters already.
+        keys = [each for each in received if not keyless or each.destination.base64 in keyless]
         if not keys:
             fail(f"{granted.inviter} lacks spare signing keys: run `garlicfarm keys master FILE --spare 1` there")
         files = _write(places, keys)
