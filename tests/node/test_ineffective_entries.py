@@ -82,3 +82,12 @@ async def test_occasional_or_old_entries_do_not_raise_alarm(autojump_clock: Mock
         await farm.commit(signed(WEIGHT, 9))
     assert farm.applied_state.state.log_time_ms > 3 * WITHIN_MS
     assert farm.active == []
+
+
+async def test_occasional_entries_in_stalled_log_time_are_few(autojump_clock: MockClock) -> None:
+    """Log time waits for the clocks if it is ahead of them."""
+    farm = ObservedFarm()
+    for _ in range(2 * ALARM_AFTER):
+        await farm.commit(signed(WEIGHT, 9))
+        await trio.sleep(WITHIN_MS / 10_000)
+    assert farm.active == []

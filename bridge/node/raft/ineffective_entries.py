@@ -7,7 +7,9 @@ A few such entries are normal: a server repeats an entry after a lost reply, or 
 them mean that a connected client tries to act on the farm, or that an operator's program has the wrong key. The text
 has reasons and authors but no numbers. So it does not change with each entry, and is not reported again.
 
-Entries are counted by log time: after a stop of a day, a node applies the missed entries within seconds.
+The entries of the alarm are within a minute of this node's clock and of log time. After a stop of a day, a node applies
+the missed entries within seconds. Log time does not advance while it is ahead of the clocks, and a correction sets it
+back.
 
 The state machine reports these entries. `notices` is a separate module, because the Raft server reports its events.
 """
@@ -34,24 +36,24 @@ class IneffectiveEntries:
 
     def __init__(self, alarms: Alarms) -> None:
         self._alarms = alarms
-        self._times_ms: deque[int] = deque(maxlen=ALARM_AFTER)
-        """Log time of the last entries."""
-        self._last_s = 0.0
+        self._times: deque[tuple[float, int]] = deque(maxlen=ALARM_AFTER)
+        """For the last entries, the time in seconds, and log time in milliseconds."""
         self._causes: OrderedDict[str, None] = OrderedDict()
         self._is_active = False
 
     def record(self, change: EntryWithoutEffect, log_time_ms: int) -> None:
         """Count one more entry without effect, committed at this log time."""
-        self._last_s = trio.current_time()
-        self._times_ms.append(log_time_ms)
+        now_s = trio.current_time()
+        self._times.append((now_s, log_time_ms))
         author = "" if change.author is None else f", signed by {change.author.hex()}"
         cause = f"{change.kind} ({change.reason.value}{author})"
         self._causes[cause] = None
         self._causes.move_to_end(cause)
         if len(self._causes) > CAUSES_MAX:
             self._causes.popitem(last=False)
-        is_full = len(self._times_ms) == ALARM_AFTER
-        if is_full and not self._is_active and log_time_ms - self._times_ms[0] <= WITHIN_MS:
+        first_s, first_ms = self._times[0]
+        is_fast = now_s - first_s <= WITHIN_MS / 1000 and log_time_ms - first_ms <= WITHIN_MS
+        if is_fast and not self._is_active and len(self._times) == ALARM_AFTER:
             self._is_active = True
             text = f"the farm ignores arriving entries: {'; '.join(sorted(self._causes))}"
             self._alarms.set(ENTRIES_WITHOUT_EFFECT, text)
@@ -60,8 +62,8 @@ class IneffectiveEntries:
         """Clear the alarm after a period without such entries, until canceled."""
         while True:
             await sleep_to_tick(LOOK_EVERY_S)
-            if self._times_ms and trio.current_time() - self._last_s > QUIET_AFTER_S:
+            if self._times and trio.current_time() - self._times[-1][0] > QUIET_AFTER_S:
                 self._is_active = False
-                self._times_ms.clear()
+                self._times.clear()
                 self._causes.clear()
                 self._alarms.clear(ENTRIES_WITHOUT_EFFECT)
