@@ -254,9 +254,8 @@ class Joiner:
         now = self._context.now
         if self._unreadable_until is not None and self._unreadable_until <= now:
             self._forget_unreadable()
-        if self._alarmed_of_key and len(self._members.links) > 0 and self._refused_until <= now:
-            self._alarmed_of_key = False
-            self._context.emit(Alarm(AlarmKind.KEY_RETIRED, "no member refuses this node's key", over=True))
+        if len(self._members.links) > 0 and self._refused_until <= now:
+            self._end_alarm_of_key("no member refuses this node's key")
         for join in list(self._joins.values()):
             if join.next_at <= now:
                 self._retry(join)
@@ -490,6 +489,16 @@ class Joiner:
             " continues to try"
         )
         self._context.emit(Alarm(AlarmKind.KEY_RETIRED, text))
+
+    def key_changed(self) -> None:
+        """End the alarm about this node's key: no member has refused the new key."""
+        self._refusals = 0
+        self._end_alarm_of_key("this node has another key")
+
+    def _end_alarm_of_key(self, text: str) -> None:
+        if self._alarmed_of_key:
+            self._alarmed_of_key = False
+            self._context.emit(Alarm(AlarmKind.KEY_RETIRED, text, over=True))
 
     def _receive_redirect(self, source: Address, redirect: JoinRedirect) -> None:
         if redirect.domain == DOMAIN and redirect.code == RefusalCode.EDGE_SPLIT:

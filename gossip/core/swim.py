@@ -22,7 +22,16 @@ from random import Random
 from typing import Final, assert_never
 
 from gossip.core.dissemination import Piggyback, UpdateQueue
-from gossip.core.effects import Alarm, AlarmKind, Announce, Context, Effect, MembershipChanged, UserEventReceived
+from gossip.core.effects import (
+    Alarm,
+    AlarmKind,
+    Announce,
+    Context,
+    Effect,
+    MembershipChanged,
+    UseKeyring,
+    UserEventReceived,
+)
 from gossip.core.events import (
     AnswerGiven,
     DeadlineReached,
@@ -158,6 +167,8 @@ class Swim:
         for effect in effects:
             if isinstance(effect, MembershipChanged) and (effect.previous, effect.status) == _REVIVAL:
                 self._joiner.rewire(effect.info.node_id)
+            elif isinstance(effect, UseKeyring):
+                self._joiner.key_changed()
         if len(self._members.links) != peers_before:
             self._joiner.peers_changed()
         return effects + context.take_effects() if context.effects else effects

@@ -1,11 +1,13 @@
 """Joining, leaving and broadcast, by the sentences of the RFC and the decisions about capacity."""
 
 from itertools import pairwise
+from random import Random
 
 import pytest
 
 from gossip.core.effects import Alarm, AlarmKind, Announce, Effect, KeyOffered, OfferToken
-from gossip.core.events import LeaveRequested, SeedsGiven, Unreadable
+from gossip.core.events import KeyringChanged, LeaveRequested, SeedsGiven, Unreadable
+from gossip.core.keyring import Keyring
 from gossip.core.member import Status
 from gossip.core.messages import (
     DOMAIN,
@@ -22,6 +24,7 @@ from gossip.core.messages import (
     VerdictUpdate,
 )
 from gossip.core.options import SwimOptions
+from gossip.core.swim import Swim
 from tests.effort import each_case
 from tests.simulation.gossip_network import address_of, node_id
 from tests.spec.gossip_story import Story, changes, info_of, sent, updates_in, verdict
@@ -463,6 +466,16 @@ def test_refused_key_is_reported_despite_peer_with_it() -> None:
 def test_member_with_peer_reports_third_refusal_of_key() -> None:
     story = Story().with_peers(2)
     assert [len(refused(story, 1)) for _ in range(4)] == [0, 0, 1, 0]
+
+
+def test_new_key_ends_alarm_of_refused_key() -> None:
+    """A member may send the present keys to this node."""
+    story, keys = Story(), Keyring.of(bytes(32))
+    story.swim = Swim(story.us, story.options, Random(1), 0, keys=keys)
+    assert [each.over for each in refused(story, 1)] == [False]
+    changed = KeyringChanged(keys.install(bytes([1]) * 32))
+    assert [each.over for each in key_alarms(story.step(changed))] == [True]
+    assert [each.over for each in refused(story, 1)] == [False]
 
 
 def test_gossip_under_retired_key_ignored() -> None:
