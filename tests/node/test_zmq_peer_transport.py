@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pytest
 import trio
+import zmq
 from msgspec.structs import replace
 
 from consensus.core import messages as core
@@ -178,6 +179,14 @@ async def running_stage(times: PeerTimes = QUICK, own_id: str = "1") -> AsyncIte
             with trio.fail_after(TIMEOUT_S):
                 yield stage
             nursery.cancel_scope.cancel()
+
+
+async def test_connections_may_open_until_they_count_as_lost() -> None:
+    """On a slow network, a handshake takes longer than the default of the sockets."""
+    async with running_stage(replace(QUICK, lost_ms=20_000)) as stage:
+        [member] = stage.transport._members.values()
+        for each in (stage.transport._router, member.link._socket):
+            assert each._socket.get(zmq.HANDSHAKE_IVL) == 20_000
 
 
 def heartbeat(correlation: int, commit: int = 0) -> core.AppendEntries:
