@@ -487,8 +487,9 @@ def _start_commands(view: FarmView, names: Sequence[str]) -> str:
     farm, _, name = view.node.state_directory.rpartition("/")
     if not view.farm.demo or name != view.node.name:
         return ""
-    files = (shlex.quote(f"{farm}/{each}/node.toml") for each in sorted(names))
-    return " and ".join(f"`garlicfarm run --config {each}`" for each in files)
+    return " and ".join(
+        f"`garlicfarm run --config {shlex.quote(f'{farm}/{each}/node.toml')}`" for each in sorted(names)
+    )
 
 
 def _unhealthy_leaves(facts: FarmFacts) -> list[MetaEntryView | LeafView]:

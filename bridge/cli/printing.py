@@ -212,8 +212,10 @@ def _json_escape(letter: str) -> str:
 
 def ask_yes_or_no(question: str, *, default: bool = False) -> bool:
     """Return the answer of the user at the terminal; raise click.Abort without one."""
-    shown = wrapped(printable(question), terminal_columns() - len(" [y/N]: "))
-    return _answer(lambda: click.confirm("\n".join(shown), default, err=True))
+    shown = printable(question)
+    if sys.stderr.isatty():
+        shown = "\n".join(wrapped(shown, terminal_columns() - len(" [y/N]: ")))
+    return _answer(lambda: click.confirm(shown, default, err=True))
 
 
 def ask_text(question: str) -> str:
