@@ -26,9 +26,8 @@ from tests.simulation.consensus.history import SHORT, run_history
 from tests.simulation.consensus.mutants import Mutant
 from tests.simulation.consensus.profile import STRATEGIES, Kind, Profile
 
-BLOCK = 20 if IS_SOAK else 3
-"""Histories per test; five may lack crashes or snapshots. The quick run plays the first block of each strategy."""
-SOAK_BLOCKS = 10
+BLOCKS, BLOCK = (10, 20) if IS_SOAK else (1, 3)
+"""Tests per strategy, and histories per test; five histories may lack crashes or snapshots."""
 FOUND_AT = {
     "append-reply-before-persist": 0,
     "durable-beyond-truncation": 0,
@@ -129,14 +128,9 @@ RARELY_SHOWN = (
 """Bugs that change less than one short history in ten: they only have to be called."""
 
 
-@pytest.mark.parametrize(
-    ("block", "strategy"),
-    [
-        pytest.param(block, strategy, marks=pytest.mark.soak if block else ())
-        for strategy in STRATEGIES
-        for block in range(SOAK_BLOCKS)
-    ],
-)
+@pytest.mark.search
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("block", range(BLOCKS))
 def test_history_keeps_invariants_and_recovers(block: int, strategy: str) -> None:
     counts: Counter[str] = Counter()
     for seed in range(1_000_000 + block * BLOCK, 1_000_000 + (block + 1) * BLOCK):
