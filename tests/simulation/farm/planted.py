@@ -523,7 +523,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
     "one copy commits": Planted(
         1, "state machine safety", ((consensus.core.quorum, "value_of_majorities", _greatest),)
     ),
-    "reads do not wait for the leader": Planted(3, "linearizability", ((FarmAdmin, "read_log", _stale_reads),)),
+    "reads do not wait for the leader": Planted(1, "linearizability", ((FarmAdmin, "read_log", _stale_reads),)),
     "an unknown result is acknowledged": Planted(
         3, "nothing acknowledged lost", ((Submitting, "_submit", _unknown_is_committed),)
     ),
@@ -553,7 +553,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
     ),
     "alarms do not end": Planted(1, "healing", ((Alarms, "_end", lambda _: lambda *_: None),), LONG_ISOLATION, 22.0),
     "a hanging disk is no quorum": Planted(
-        2, "true verdict", ((farm_facts, "DISK_FAULTS", lambda _: frozenset()),), HANGING, NO_DISK_S
+        3, "true verdict", ((farm_facts, "DISK_FAULTS", lambda _: frozenset()),), HANGING, NO_DISK_S
     ),
     "a hanging disk is not an alarm": Planted(
         1, "missing alarm", ((notices, "DISK_PATIENCE_MS", lambda _: 10**9),), HANGING, NO_DISK_S
@@ -599,7 +599,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
         1, "equal state machines", ((Farm, "apply", _state_depends_on_the_machine),)
     ),
     "a snapshot lacks parts of the state": Planted(
-        2, "equal state machines", ((Farm, "restore", _snapshot_lacks_reports),)
+        1, "equal state machines", ((Farm, "restore", _snapshot_lacks_reports),)
     ),
     "a verdict ignores servers that are down": Planted(
         1, "true verdict", ((verdict, "_concerns", _no_degraded),), ONE_DOWN, 90.0
@@ -662,7 +662,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
         1, "completed action", ((_Moment, "_removals", lambda _: lambda _self: []),), DEPARTURE, 40.0, has_operator=True
     ),
     "an entry ends a process": Planted(1, "running process", ((Farm, "apply", _fails_at_an_entry),)),
-    "each entry adds a task": Planted(6, "bounded tasks", ((Farm, "apply", _each_entry_adds(_waiting_task)),)),
+    "each entry adds a task": Planted(1, "bounded tasks", ((Farm, "apply", _each_entry_adds(_waiting_task)),)),
     "each entry opens files": Planted(
         1,
         "bounded descriptors",
@@ -672,7 +672,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
         1, "bounded memory", ((Farm, "apply", _each_entry_adds(lambda: [[] for _ in range(1000)])),)
     ),
     "the commit index is stored before the entry": Planted(
-        2, "stored commit index", ((replica, "keep_commit_index", _index_of_the_next_entry),)
+        3, "stored commit index", ((replica, "keep_commit_index", _index_of_the_next_entry),)
     ),
     "a view has a former leader": Planted(1, "true view", ((view_builder, "build_view", _view_of_the_first_leader),)),
     "the level is raised without the old voters": Planted(
