@@ -93,6 +93,17 @@ async def test_up_under_nohup_ignores_end_of_terminal() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+def test_second_hang_up_does_not_shorten_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell and the kernel may each send SIGHUP at the end of a terminal."""
+    raised: list[int] = []
+    with stopped_by_hang_up():
+        raise_signal = signal.raise_signal
+        monkeypatch.setattr(signal, "raise_signal", raised.append)
+        for _ in range(2):
+            raise_signal(signal.SIGHUP)
+    assert raised == [signal.SIGTERM]
+
+
 def test_second_up_is_refused_and_first_reports_killed_processes(tmp_path: Path) -> None:
     with running_up(tmp_path / "farm", "--nodes", "2") as up:
         up.wait_for("process-started", 2)

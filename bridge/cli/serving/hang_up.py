@@ -3,8 +3,10 @@
     terminal ends ──▶ SIGHUP ──▶ SIGTERM ──▶ the server stops in order
                          └── ignored by `nohup`: the server continues
 
-Otherwise SIGHUP would kill the process. A leader could not transfer its leadership, and the other servers would have to
-detect the failure. A receiver of trio would replace the `nohup` of the process.
+Without this, SIGHUP would kill the process. A leader could not transfer its leadership, and the other servers would
+have to detect the failure. A receiver of trio would replace the `nohup` of the process.
+
+The shell and the kernel may each send SIGHUP. Only the first one counts, because a second SIGTERM shortens the stop.
 """
 
 import signal
@@ -18,7 +20,12 @@ def stopped_by_hang_up() -> Iterator[None]:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         yield
         return
-    before = signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.raise_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGHUP, stop)
     try:
         yield
     finally:
