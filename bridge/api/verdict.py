@@ -483,12 +483,13 @@ def _down_actions(facts: FarmFacts) -> list[str]:
 
 
 def _start_commands(view: FarmView, names: Sequence[str]) -> str:
-    """Return the commands that start nodes of a farm of `garlicfarm up` again; empty for any other farm."""
+    """Return the commands that start the named nodes of `garlicfarm up` again; empty without such nodes."""
     farm, _, name = view.node.state_directory.rpartition("/")
     if not view.farm.demo or name != view.node.name:
         return ""
+    nodes = (f"node-{number}" for number in range(1, view.farm.expect + 1))
     return " and ".join(
-        f"`garlicfarm run --config {shlex.quote(f'{farm}/{each}/node.toml')}`" for each in sorted(names)
+        f"`garlicfarm run --config {shlex.quote(f'{farm}/{each}/node.toml')}`" for each in nodes if each in names
     )
 
 

@@ -175,8 +175,12 @@ def test_local_farm_with_down_node_has_its_start_command() -> None:
     view = with_status(healthy(), node_2=MemberStatus.DEAD)
     view = replace(view, node=replace(view.node, state_directory=f"/my farm/{view.node.name}"))
     assert "again (`garlicfarm run --config '/my farm/node-2/node.toml'`), and" in verdict(view).advice
-    real = replace(view, farm=replace(view.farm, demo=False))
-    assert "--config" not in verdict(real).advice
+    others = tuple(replace(each, name="node-9" if each.raft_id == 2 else each.name) for each in view.raft.voters)
+    for other in (
+        replace(view, farm=replace(view.farm, demo=False)),
+        replace(view, raft=replace(view.raft, voters=others)),
+    ):
+        assert "--config" not in verdict(other).advice
 
 
 def test_follower_without_gossip_counts_no_server_down() -> None:
