@@ -48,7 +48,11 @@ token_file_option = click.option(
 @click.argument("token", required=False)
 @token_file_option
 @click.option("--name", help="The name of this node (default: the host's name).")
-@click.option("--bind", metavar="HOST:PORT", help="The address of gossip (default: the private address, port 7668).")
+@click.option(
+    "--bind",
+    metavar="HOST:PORT",
+    help="The address of gossip (default: the private address, port 7668; in a farm on loopback, a free port there).",
+)
 @click.option("--no-start", is_flag=True, help="Do not start the node.")
 @yes_option
 @json_option
