@@ -306,13 +306,10 @@ def _waiting(facts: FarmFacts) -> Concern | None:
             text = "Starting: this node opens its log"
             advice = "wait until this node has read the log"
         case Phase.DISCOVERING | Phase.FORMING:
-            here = _nodes_here(view)
-            missing = f"Waiting for {_missing(view)}"
-            text = (
-                missing
-                if here < view.farm.expect
-                else f"Creating the farm: {counted(here, 'node is', 'nodes are')} present, and promises are made"
-            )
+            if _nodes_here(view) < view.farm.expect:
+                text = f"Waiting for {_missing(view)}"
+            else:
+                text = "Creating the farm: enough nodes are present, and promises are made"
     if alarm is not None and alarm.kind != ISOLATED.kind:
         return Concern(VerdictKind.WAITING, f"{text}: see the alarm {alarm.kind}", alarm.action, None)
     return Concern(VerdictKind.WAITING, text, advice, None)

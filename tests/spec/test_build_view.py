@@ -194,7 +194,8 @@ def large_group(seed: int) -> ViewInputs:
     known = {each: metadata(name, None, "tcp://10.0.0.2:7669") for each, name in names.items()}
     admitted = {number: Admitted(each, names.get(each)) for number, each in enumerate(ids[-3:], start=2)}
     log = published_log()
-    inputs = replace(INPUTS, gossip=gossip(*members), metadata_of=known.get)
+    node = replace(NODE, phase=random.choice([*Phase]))
+    inputs = replace(INPUTS, node=node, gossip=gossip(*members), metadata_of=known.get)
     in_farm = farm_inputs(log, state=replace(log.farm.state, admitted=admitted))
     return replace(inputs, log=in_farm) if random.random() < 0.7 else inputs
 
@@ -206,6 +207,16 @@ def test_view_for_verdict_yields_facts_of_whole_view(seed: int) -> None:
     assert len(short.members) < len(whole.members)
     for facts in (concerns_of, observed, extract, lambda view: (view.verdict, [*figures(view)])):
         assert facts(short) == facts(whole), f"seed {seed}"
+
+
+@pytest.mark.parametrize("status", [Status.ALIVE, Status.DEAD])
+def test_view_for_verdict_has_nodes_that_create_farm(status: Status) -> None:
+    ids = [NodeId(number.to_bytes(8, "big")) for number in range(10, 10 + 3 * OTHERS_MAX)]
+    known = {each: metadata("a", None, "tcp://a:1") for each in ids}
+    members = (*(member(each, status) for each in ids), member(B), member(C))
+    node = replace(NODE, phase=Phase.FORMING)
+    inputs = replace(INPUTS, node=node, gossip=gossip(*members), metadata_of=known.get)
+    assert build_view(inputs, OTHERS_MAX).verdict == build_view(inputs).verdict
 
 
 @each_case("seed", range(12))
