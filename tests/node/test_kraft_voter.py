@@ -543,3 +543,11 @@ async def test_restarted_voter_starts_from_snapshot(tmp_path: Path) -> None:
         returned = await quorum.start(settings[leader.key.id - 1])
         await returned.server.wait_applied(first.base_offset + 1)
         assert returned.machine.producers[producer].batches[-1].base_offset == first.base_offset
+
+
+async def test_wildcard_of_own_static_voter_is_not_sent_to_clients(tmp_path: Path) -> None:
+    [settings] = formatted(tmp_path, 1, dynamic=False)
+    [voter] = settings.voters
+    async with opened([replace(settings, voters=(replace(voter, host="0.0.0.0"),))]) as quorum:  # noqa: S104 - not bound
+        [broker] = (await quorum.leader()).topic.state().brokers
+    assert (broker.host, broker.port) == (LOOPBACK, voter.port)

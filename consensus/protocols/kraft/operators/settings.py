@@ -144,7 +144,7 @@ def check_settings(settings: VoterSettings) -> VoterSettings:
     if len({voter.key.id for voter in settings.voters}) != len(settings.voters):
         raise SettingsError(f"{VOTERS} names a node.id twice: give each voter a separate id")
     for voter in settings.voters:
-        if voter.key.id != settings.node_id:  # The server does not connect to its own address, often 0.0.0.0.
+        if voter.key.id != settings.node_id:  # The own address is often 0.0.0.0: the server does not connect to it.
             _check_dialed(VOTERS, voter.host, voter.port)
     _check_listeners(settings)
     for field in structs.fields(settings):
@@ -179,7 +179,7 @@ def _check_listeners(settings: VoterSettings) -> None:
     if settings.listener_names not in ("", name):
         raise SettingsError(f"controller.listener.names is {settings.listener_names}, but the listener is {name}")
     own = settings.advertised[0]
-    if not own.host or (settings.is_dynamic and not _is_of_one_server(own.host, own.port)):
+    if not own.host or (settings.is_dynamic and not is_of_one_server(own.host, own.port)):
         raise SettingsError(
             f"other servers could not find this one at {endpoint_text(own.host, own.port)}: put its host and port into"
             " listeners or advertised.listeners"
@@ -251,14 +251,14 @@ def dialed_address(name: str, text: str) -> tuple[str, int]:
 
 
 def _check_dialed(name: str, host: str, port: int) -> None:
-    if not _is_of_one_server(host, port):
+    if not is_of_one_server(host, port):
         raise SettingsError(
             f"{name} has {endpoint_text(host, port)!r}, which is not the address of one server: put a host and a port"
             " there"
         )
 
 
-def _is_of_one_server(host: str, port: int) -> bool:
+def is_of_one_server(host: str, port: int) -> bool:
     """Return True unless this is a wildcard, a multicast address, or port 0."""
     try:
         ip = ip_address(host)

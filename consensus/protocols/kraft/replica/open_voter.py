@@ -48,9 +48,11 @@ from consensus.protocols.kraft.operators.quorum_directory import (
 from consensus.protocols.kraft.operators.settings import (
     BATCH_RECORDS,
     Endpoint,
+    NamedVoter,
     VoterSettings,
     check_settings,
     core_options,
+    is_of_one_server,
 )
 from consensus.protocols.kraft.replica.admin_service import AdminService
 from consensus.protocols.kraft.replica.announcing import AddressRefused, Announcing
@@ -392,7 +394,14 @@ def _first_voters(settings: VoterSettings, directory: QuorumDirectory) -> Config
     # A voter of the formatted directory announces its `advertised.listeners` itself.
     name = "CONTROLLER" if settings.voters else settings.listeners[0].name
     voters = settings.voters or directory.initial
-    return Configuration(tuple(server_of(each.key, (Endpoint(name, each.host, each.port),)) for each in voters))
+
+    def endpoint(voter: NamedVoter) -> Endpoint:
+        # Clients also get the own address. In the list of voters, it may be a wildcard.
+        is_own = bool(settings.voters) and voter.key.id == settings.node_id
+        found = settings.advertised[0] if is_own and not is_of_one_server(voter.host, voter.port) else voter
+        return Endpoint(name, found.host, found.port)
+
+    return Configuration(tuple(server_of(each.key, (endpoint(each),)) for each in voters))
 
 
 def _described(state: QuorumDescription) -> tuple[Server, ...]:
