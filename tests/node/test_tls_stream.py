@@ -1,6 +1,7 @@
 """TLS over a socket: all data arrives in both directions, and every failure is one of trio's errors."""
 
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from consensus.net.direct_stream import FIRST_READ_BYTES, READ_BYTES
 from consensus.net.failed_connection import connection_failure, was_refused
 from consensus.net.tls import client_context, load_or_create_certificate
 from consensus.net.tls_stream import TlsStream
+from consensus.protocols.garlic_farm.node.client_connection import ClientConnection
 
 LARGE = 3 * 1024 * 1024
 RECORD_BYTES = 16 * 1024 + 22
@@ -115,6 +117,20 @@ async def test_openssl_gets_at_most_one_record_per_write(tmp_path: Path, monkeyp
             nursery.start_soon(server.send_all, bytes(LARGE))
             assert await received(client, LARGE) == bytes(LARGE)
         assert max(buffer.sizes) == RECORD_BYTES
+
+
+async def test_request_beyond_buffer_of_kernel_is_sent_later(tmp_path: Path) -> None:
+    request = Random(3).randbytes(256 * 1024)
+    async with connected(tmp_path) as (client, server, _), trio.open_nursery() as nursery:
+        client._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        connection = ClientConnection(client, reply_timeout_s=60)
+        nursery.start_soon(connection.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert connection.post(request, lambda _: None)
+        assert client.unsent_bytes
+        with trio.fail_after(10):
+            assert await received(server, len(request)) == request
+        nursery.cancel_scope.cancel()
 
 
 async def test_read_is_large_only_after_full_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
