@@ -104,6 +104,8 @@ def test_prometheus_of_page_fills_all_panels(watched_farm: tuple[Farm, list[str]
         shipped = [*monitoring.alerts(), *monitoring.alerts(monitoring.PIPELINE_RULES)]
         assert health.keys() == {each.name for each in shipped}
         assert {each for each, _ in health.values()} <= {"ok", "unknown"}
+        links = [rule["annotations"]["runbook_url"] for group in rules for rule in group["rules"]]
+        assert all(link.startswith("https://docs.example.org/") for link in links)
 
 
 def set_up(directory: Path, farm: Farm, addresses: list[str]) -> None:
@@ -112,7 +114,7 @@ def set_up(directory: Path, farm: Farm, addresses: list[str]) -> None:
         shutil.copy(node.directory / "control.crt", directory / f"node-{number}.crt")
     shutil.copy(farm.nodes[0].directory / "control.read.token", directory)
     (directory / "etc").mkdir()
-    (commands,) = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    commands = "".join(re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL))
     own = {
         "-o prometheus -g prometheus ": "",
         '"10.0.0.5:7650", "10.0.0.6:7650"': ", ".join(f'"{each}"' for each in addresses),
