@@ -105,14 +105,16 @@ def test_zmq_endpoint_needs_extra_and_readable_keys(tmp_path: Path, monkeypatch:
     listen = '[zmq]\nlisten = "127.0.0.1:7670"\n'
     assert checked(tmp_path, listen)["zmq"] == (
         CheckResult.OK,
-        "tcp://127.0.0.1:7670: any process of this machine or its network may read, and not write: ",
+        "tcp://127.0.0.1:7670: any process of this machine may read, and not write: ",
     )
+    networked = checked(tmp_path, '[zmq]\nlisten = "10.1.2.3:7670"\nallow_network = true\n')["zmq"][1]
+    assert "any process of this machine or its network may read" in networked
     keys = private(tmp_path / "keys", "reader")
     found = checked(tmp_path, f'{listen}write = true\nkeys = "{keys}"\n')["zmq"]
     assert found[0] is CheckResult.PROBLEM
     assert "line 1: expected NAME KEY" in found[1]
     private(keys, f"reader {to_z85(bytes(32))} submit")
-    assert "1 listed keys may write" in checked(tmp_path, f'{listen}write = true\nkeys = "{keys}"\n')["zmq"][1]
+    assert "listed keys (1) may write" in checked(tmp_path, f'{listen}write = true\nkeys = "{keys}"\n')["zmq"][1]
     monkeypatch.setattr(client_endpoints, "find_spec", lambda _: None)
     found = checked(tmp_path, listen)["zmq"]
     assert found[0] is CheckResult.PROBLEM
@@ -123,15 +125,17 @@ def test_kafka_listener_needs_extra_and_readable_files(tmp_path: Path, monkeypat
     listen = '[kafka]\nlisten = "127.0.0.1:9092"\n'
     assert checked(tmp_path, listen)["kafka"] == (
         CheckResult.OK,
-        "127.0.0.1:9092: any process of this machine or its network may read, and not produce: ",
+        "127.0.0.1:9092: any process of this machine may read, and not produce: ",
     )
+    networked = checked(tmp_path, '[kafka]\nlisten = "10.1.2.3:9092"\nallow_network = true\n')["kafka"][1]
+    assert "any process of this machine or its network may read" in networked
     users = private(tmp_path / "users", "reader")
     written = f'{listen}write = true\nusers = "{users}"\n'
     found = checked(tmp_path, written)["kafka"]
     assert found[0] is CheckResult.PROBLEM
     assert "line 1: expected NAME CREDENTIAL" in found[1]
     private(users, f"reader {new_credential(Mechanism.SCRAM_SHA_512, 'x')} submit")
-    assert "1 listed users may produce" in checked(tmp_path, written)["kafka"][1]
+    assert "listed users (1) may produce" in checked(tmp_path, written)["kafka"][1]
     found = checked(tmp_path, f'{listen}certificate = "{tmp_path / "none.pem"}"\n')["kafka"]
     assert found[0] is CheckResult.PROBLEM
     assert "none.pem cannot be used" in found[1]

@@ -15,6 +15,7 @@ from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.network import ProxySettings
 from bridge.node.zmq.listed_keys import read_listed_keys
 from consensus.net import CERTIFICATE_FILE, CertificateError, NodeCertificate, operator_certificate, server_context
+from consensus.protocols.garlic_farm import is_loopback
 from gossip.node import endpoint
 
 CONNECT_TIMEOUT_S = 3.0
@@ -88,7 +89,7 @@ def _zmq_checks(configuration: NodeConfiguration) -> Iterator[Check]:
     except KeyFileError as error:
         yield Check("zmq", CheckResult.PROBLEM, str(error), "correct the file, or name another with [zmq] keys")
         return
-    reach = "any process of this machine or its network" if settings.keys is None else f"{len(keys)} listed keys"
+    reach = _reach(settings.listen.host, "keys", None if settings.keys is None else len(keys))
     may = "may write entries that their scopes permit" if settings.write else "may read, and not write"
     yield Check("zmq", CheckResult.OK, f"{settings.url}: {reach} {may}")
 
@@ -119,9 +120,16 @@ def _kafka_checks(configuration: NodeConfiguration) -> Iterator[Check]:
     if by_certificate:
         reach = "clients with a certificate of the authority"
     else:
-        reach = "any process of this machine or its network" if users is None else f"{len(users)} listed users"
+        reach = _reach(settings.listen.host, "users", None if users is None else len(users))
     may = "may produce entries that their scopes permit" if settings.write else "may read, and not produce"
     yield Check("kafka", CheckResult.OK, f"{endpoint(settings.listen)}: {reach} {may}")
+
+
+def _reach(host: str, listed: str, count: int | None) -> str:
+    """Return the clients that may connect: the listed keys or users, or any process without a list."""
+    if count is not None:
+        return f"listed {listed} ({count})"
+    return "any process of this machine" if is_loopback(host) else "any process of this machine or its network"
 
 
 def _proxy_check(proxy: ProxySettings) -> Check:
