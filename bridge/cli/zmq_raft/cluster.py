@@ -84,7 +84,10 @@ class Cluster(Struct, frozen=True):
 
 def _reason(error: Exception) -> str:
     if isinstance(error, protocol.NoAnswerError) and not error.has_peer_replied:
-        return f"{error}\nA peer does not answer a client that names another cluster: is --ident right?"
+        return (
+            f"{error}\nA peer does not answer a client that names another cluster, or lacks the keys that the peer"
+            " requires: are --ident, --key and --server-key right?"
+        )
     if isinstance(error, protocol.RequestExpiredError):
         return f"{error}.\nA farm permits JSON objects of clients with a listed key: `[zmq] write`, `keys` of its node."
     return str(error)
@@ -138,7 +141,8 @@ def _curve_keys(key: Path | None, server_key: str | None) -> tuple[bytes, bytes,
         fail("--key and --server-key belong together: our own key, and the peers' key")
     public = from_z85(server_key)
     if public is None:
-        fail(f"{server_key!r} is not a public key: a key has 40 characters, as `garlicfarm keys show-curve` prints it")
+        printed = "the 40 characters that `garlicfarm keys show-curve` prints after the name"
+        fail(f"{server_key!r} is not a public key: use {printed}")
     with failures(KeyFileError):
         own = load_curve_key(key)
     return public, own.public, own.secret
