@@ -209,8 +209,12 @@ def _farm(node: str | None) -> Iterator[Finding]:
             yield Finding(
                 "farm", "warning", f"{address} does not answer", "check whether the node is stopped or overloaded"
             )
+        except PermissionError:
+            text = f"{address} may only be used by the node's user"
+            yield Finding("farm", "warning", text, "run this command as the user of the node")
         except (OSError, ValueError) as error:
-            yield Finding("farm", "warning", f"{address} does not answer: {error}", "start the node, or name another")
+            reason = getattr(error, "strerror", None) or error
+            yield Finding("farm", "warning", f"{address} does not answer: {reason}", "start the node, or name another")
         else:
             yield Finding("farm", "ok", f"{address} replies")
 

@@ -52,7 +52,7 @@ _FILLED_BY = {
     "transitions": _WATCHED,
     "current_watched": _WATCHED,
     "events": _TRACED,
-    "detections": _TRACED,
+    "detections": f"it has rows of suspected nodes; {_TRACED}",
     "convergence": _TRACED,
     "members": _TRACED,
     "closest_floodfills": "`garlicfarm pipeline floodfills` makes it",

@@ -167,9 +167,9 @@ class Endpoint:
         """Return the JSON object at `target`."""
         status, answer = self._exchange("GET", target, None)
         if status in {http.client.UNAUTHORIZED, http.client.FORBIDDEN}:
-            raise RefusedError(f"status {status}: {json.dumps(answer)[:200]}")
+            raise RefusedError(_failure(status, answer.get("error", answer)))
         if status != http.client.OK:
-            raise ValueError(f"status {status}: {json.dumps(answer)[:200]}")
+            raise ValueError(_failure(status, answer.get("error", answer)))
         return answer
 
     def post(self, target: str, body: Mapping[str, object] | bytes) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class Endpoint:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         status, answer = self._exchange("POST", target, content)
         if "error" in answer:
-            raise ValueError(f"status {status}: {json.dumps(answer['error'])[:200]}")
+            raise ValueError(_failure(status, answer["error"]))
         return answer
 
     def _exchange(self, method: str, target: str, content: bytes | None) -> tuple[int, dict[str, Any]]:
@@ -191,6 +191,12 @@ class Endpoint:
         if not isinstance(answer, dict):
             raise TypeError("the answer is not a JSON object")
         return response.status, answer
+
+
+def _failure(status: int, error: object) -> str:
+    """Return a node's reply with an error as text, without its form in JSON."""
+    text = error.get("text", error) if isinstance(error, dict) else error
+    return f"status {status}: {str(text)[:200]}"
 
 
 def _whole(response: http.client.HTTPResponse) -> bytes:

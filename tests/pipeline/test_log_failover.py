@@ -113,13 +113,15 @@ def test_refusal_ends_run_at_start_and_later_after_wait(tmp_path: Path, monkeypa
     log, is_refused = three_servers(minutes=1), [True]
 
     def exchange(self: Endpoint, *request: Any) -> tuple[int, dict[str, Any]]:
-        return (401, {"error": "unauthorized"}) if is_refused[0] else served(self, *request)
+        refusal = {"error": {"code": "unauthorized", "text": "send a token"}}
+        return (401, refusal) if is_refused[0] else served(self, *request)
 
     served = Endpoint._exchange
     monkeypatch.setattr(Endpoint, "_exchange", exchange)
     with serve_log(log, tmp_path / "one.sock") as address:
         stream = stream_of(address)
-        with pytest.raises(FarmLogError, match=r"each node refuses the request .*status 401.*token and certificate"):
+        reason = r"each node refuses the request \(.*: status 401: send a token\): .*token and certificate"
+        with pytest.raises(FarmLogError, match=reason):
             stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
         is_refused[0] = False
         start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())

@@ -210,3 +210,13 @@ def test_doctor_reports_inaccessible_directory_and_continues(tmp_path: Path, mon
     findings = {finding.name: finding for finding in doctor.examine(hidden / "farm" / "tables", None, {"PATH": ""})}
     assert (findings["disk"].result, findings["disk"].text) == ("problem", f"{hidden} cannot be written")
     assert "farm" in findings
+
+
+def test_doctor_reports_node_of_other_user_with_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(doctor, "_reach", refuse)
+    (finding,) = doctor._farm(str(tmp_path))
+    assert finding.text == f"{tmp_path} may only be used by the node's user"
+    assert "as the user of the node" in finding.action
