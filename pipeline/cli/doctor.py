@@ -26,6 +26,7 @@ from pipeline import INSTALL
 from pipeline.output.buckets import BucketError, Output, output_of, refuse_unconditional
 from pipeline.output.data_files import cache_directory
 from pipeline.serve.printing import echo, print_json
+from pipeline.source.endpoint import CONTROL_SOCKET, socket_of
 from pipeline.spark.java import NoJavaError, find_java
 from pipeline.spark.scratch import ScratchError, scratch_directory
 from pipeline.spark.versions import OF_STORES, installed
@@ -199,7 +200,7 @@ def _disk(name: str, required: Path, elsewhere: str, less: str) -> Iterator[Find
 
 
 def _farm(node: str | None) -> Iterator[Finding]:
-    addresses = [node] if node else [str(path) for path in sorted(Path("farm-state").glob("*/control.sock"))]
+    addresses = [node] if node else [str(path) for path in sorted(Path("farm-state").glob(f"*/{CONTROL_SOCKET}"))]
     if not addresses:
         yield Finding("farm", "warning", "no node below ./farm-state", "name a node with --node, or start one")
     for address in addresses:
@@ -227,7 +228,6 @@ def _reach(address: str) -> None:
             raise ValueError("an address of TCP is https://HOST:PORT")
         with socket.create_connection((url.hostname, url.port), timeout=CONNECT_SECONDS):
             return
-    path = Path(address)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(CONNECT_SECONDS)
-        client.connect(str(path / "control.sock" if path.is_dir() else path))
+        client.connect(str(socket_of(Path(address))))

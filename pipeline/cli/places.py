@@ -22,14 +22,13 @@ import click
 from bridge.cli.options import IntegerRange
 from pipeline.feedback.client_key import ClientKeyError
 from pipeline.feedback.farms import FarmsFile, NodesReach, Reaches
-from pipeline.source.endpoint import TCP_SCHEME, CredentialError, load_credentials
+from pipeline.source.endpoint import CONTROL_SOCKET, TCP_SCHEME, CredentialError, load_credentials
 from pipeline.source.farm import DEFAULT_PAGE_SIZE
 from pipeline.source.farms import OLDEST, FarmNodes, ManyFarms
 from pipeline.source.kafka import MOST_OFFSETS, SERVERS, TOPIC_OPTION, connector
 from pipeline.source.log_client import FarmLog, FarmLogError, first_without_gap
 from pipeline.source.stored_log import StoredLog
 
-CONTROL_SOCKET = "control.sock"
 Notify: TypeAlias = Callable[[str], None]
 
 
@@ -241,11 +240,8 @@ def _refuse_outside(first: int, last: int, oldest: int, newest: int) -> None:
 
 
 def _address(node: str) -> str:
-    if node.startswith(f"{TCP_SCHEME}://"):
-        return node
-    path = Path(node)
     # `resolve` raises RuntimeError for a link to itself.
-    return os.path.realpath(path / CONTROL_SOCKET if path.is_dir() else path)
+    return node if node.startswith(f"{TCP_SCHEME}://") else os.path.realpath(node)
 
 
 def _options_of_kafka(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

@@ -1,6 +1,7 @@
 """An HTTP connection to a node's control endpoint, without code of the farm.
 
     /run/…/control.sock           a Unix socket: users with the right to open it may read
+    /run/…                        the state directory with the socket
     https://192.168.7.5:7650      TCP: the node must show a pinned certificate before it receives the token
 
 A control endpoint's certificate is not signed by an authority, so a check of names and authorities is useless. Instead
@@ -22,6 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+CONTROL_SOCKET = "control.sock"
 TIMEOUT_SECONDS = 10.0
 """The limit of a pause between two bytes."""
 ANSWER_SECONDS = 60.0
@@ -82,6 +84,11 @@ def _fingerprints(path: Path) -> list[bytes]:
     return found
 
 
+def socket_of(path: Path) -> Path:
+    """Return the control socket at `path`, or in the state directory at `path`."""
+    return path / CONTROL_SOCKET if path.is_dir() else path
+
+
 def check_answering_user(connected: socket.socket, path: str, own_user_id: int | None = None) -> None:
     """Raise RefusedError unless this user or root runs the process on the other side of a Unix socket."""
     option = getattr(socket, "SO_PEERCRED", None)
@@ -106,7 +113,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         try:
-            self.sock.connect(self._path)
+            self.sock.connect(str(socket_of(Path(self._path))))
         except BlockingIOError as error:  # its backlog is full
             raise ConnectionError(f"the node at {self._path} does not answer; is it stopped or overloaded?") from error
         check_answering_user(self.sock, self._path)

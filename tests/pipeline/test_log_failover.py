@@ -282,3 +282,8 @@ def test_read_of_empty_range_returns_no_rows(tmp_path: Path) -> None:
         reader = FarmDataSource({"node": first, "start": str(log.commit_index + 1)}).reader(ENTRIES)
         assert reader.partitions() == []
         assert list(reader.read(InputPartition(None))) == [], "Spark reads such a partition for an empty plan"
+
+
+def test_state_directory_is_read_through_its_socket(tmp_path: Path) -> None:
+    with serve_log(three_servers(minutes=1), tmp_path / "control.sock"):
+        assert FarmLog((str(tmp_path),)).status().commit_index > 0
