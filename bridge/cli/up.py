@@ -217,12 +217,12 @@ def _ends(farm: LocalFarm, children: tuple[Child, ...]) -> str:
     )
 
 
-def _log_tail(node: NodeFiles) -> str:
+def _log_tail(node: NodeFiles, lines_max: int = LOG_TAIL_LINES) -> str:
     try:
         lines = node.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
-    tail = " | ".join(line.strip() for line in lines[-LOG_TAIL_LINES:] if line.strip())
+    tail = " | ".join(line.strip() for line in lines[-lines_max:] if line.strip())
     return f" ({tail})" if tail else ""
 
 
@@ -269,7 +269,9 @@ async def _print_exits(farm: LocalFarm, children: tuple[Child, ...]) -> None:
     async def wait_for(node: NodeFiles, child: Child) -> None:
         echo(f"{_now()} {node.name} process-started pid={child.pid}")
         await child.exited.wait()
-        echo(f"{_now()} {node.name} process-ended pid={child.pid} {child.exit_text}")
+        # A killed process did not log a reason.
+        reason = _log_tail(node, lines_max=1) if (child.process.returncode or 0) > 0 else ""
+        echo(f"{_now()} {node.name} process-ended pid={child.pid} {child.exit_text}{reason}")
 
     async with trio.open_nursery() as nursery:
         for node, child in zip(farm.nodes, children, strict=True):

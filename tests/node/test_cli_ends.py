@@ -254,3 +254,16 @@ def test_pipeline_refusal_has_prefix_of_all_commands(
         main_module.main()
     assert ended.value.code == 1
     assert capsys.readouterr().err == "garlicfarm: no such table\n  LINE 1: x\n"
+
+
+def test_up_prints_reason_of_failed_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run_failed_child(_commands: object, use: Callable[[tuple[Child, ...]], Awaitable[None]]) -> None:
+        log = tmp_path / "farm" / "node-1" / "node.log"
+        log.write_text("node-started\ngarlicfarm: a node already runs\n")
+        process = await trio.lowlevel.open_process(["false"])
+        child = Child(Command("node-1", (), log), process, f"exit code {await process.wait()}")
+        child.exited.set()
+        await use((child,))
+
+    monkeypatch.setattr(up_command, "run_children", run_failed_child)
+    assert "exit code 1 (garlicfarm: a node already runs)\n" in up(tmp_path / "farm").stdout
