@@ -207,7 +207,7 @@ def test_notice_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> N
         "server 2 leads in epoch 3": RoleChanged(Role.FOLLOWER, 3, ReplicaKey(2)),
         "no leader is known in epoch 3": RoleChanged(Role.FOLLOWER, 3, None),
         "server 1 is a candidate in epoch 3": RoleChanged(Role.CANDIDATE, 3, None),
-        "voters: 1 at 127.0.0.1:1, 2 at 127.0.0.1:2": changed,
+        "voters: 1 at 127.0.0.1:1, 2 at 127.0.0.1:2": ConfigurationChanged(Configuration((two, one))),
         "voters: 2 at 127.0.0.1:2; server 1 is an observer": ConfigurationChanged(Configuration((two,))),
         "the disk is full: the server does not accept entries until there is space; delete some files": DiskFull(
             full=True

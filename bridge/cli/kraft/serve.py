@@ -120,7 +120,7 @@ class VoterReporter(Lines):
 
     def voters(self, servers: Sequence[Server]) -> None:
         """Report the voters, if they have changed."""
-        voters = tuple(map(_view, servers))
+        voters = tuple(sorted(map(_view, servers), key=lambda each: each.id))
         if voters == self._voters:
             return
         self._voters = voters
