@@ -57,13 +57,14 @@ def access_advice(path: Path, error: OSError) -> str:
 def _refusal_advice(place: Path) -> str:
     user_id = os.geteuid()
     user = _name_of(user_id)
-    closed = next((each for each in reversed(place.parents) if not os.access(each, os.X_OK)), None)
+    existing = [each for each in place.parents if os.access(each, os.F_OK)]
+    closed = next((each for each in reversed(existing) if not os.access(each, os.X_OK)), None)
     if closed is not None:
         return f"; the user {user} of this process may not enter {closed}: put the file into another directory"
     try:
         status = place.stat()
     except FileNotFoundError:
-        return f"; the user {user} of this process may not make files in {place.parent}: name another place"
+        return f"; the user {user} of this process may not make files in {existing[0]}: name another place"
     except OSError:
         return ""
     if status.st_uid != user_id:

@@ -7,6 +7,7 @@ import socket
 import tempfile
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -218,6 +219,18 @@ def test_key_readable_by_others_is_closed_without_replacement(tmp_path: Path) ->
 
 def test_unwritable_state_directory_is_a_problem() -> None:
     assert state_directory_check(Path("/proc/garlicfarm")).result is CheckResult.PROBLEM
+
+
+def test_missing_state_directory_keeps_owner_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `chown` of the nearest existing directory, such as `/`, would give the system to the user."""
+    refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    monkeypatch.setattr(tempfile, "TemporaryFile", Mock(side_effect=refused))
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr("bridge.node.doctor.checks.check_state_directory", lambda _path: None)
+    check = state_directory_check(tmp_path / "missing" / "state")
+    assert check.text == f"{tmp_path} cannot be written: Permission denied"
+    assert check.action.endswith(f"may not make files in {tmp_path}: name another place")
 
 
 def test_read_only_file_system_is_named_as_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,8 +156,9 @@ def test_missing_directory_of_new_file_is_named(tmp_path: Path) -> None:
 
 def test_refused_new_file_names_its_directory(tmp_path: Path) -> None:
     """A user without the right to write gets this error, and root gets it for an immutable directory."""
-    advice = access_advice(tmp_path / "farm.key", PermissionError(errno.EPERM, "Operation not permitted"))
-    assert f"may not make files in {tmp_path}: name another place" in advice
+    for place in (tmp_path / "farm.key", tmp_path / "missing" / "farm.key"):
+        advice = access_advice(place, PermissionError(errno.EPERM, "Operation not permitted"))
+        assert f"may not make files in {tmp_path}: name another place" in advice
 
 
 def test_other_failure_omits_advice_about_owner(tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ def state_directory_check(path: Path) -> Check:
             pass
     except OSError as error:
         text = f"{existing} cannot be written: {error.strerror or error}"
-        advice = access_advice(existing, error).removeprefix("; ")
+        advice = access_advice(path, error).removeprefix("; ")
         action = advice or "give it to this user, or name another with --state-dir"
         return Check("state", CheckResult.PROBLEM, text, action)
     if existing == path and path.stat().st_mode & 0o077:
