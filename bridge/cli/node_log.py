@@ -20,9 +20,10 @@ from datetime import UTC, datetime
 from typing import Final, NoReturn
 
 from bridge.api.json import encode
+from bridge.api.printable import wrapped
 from bridge.api.trace import LogLine, TraceEvent
 from bridge.cli.failure import REFUSED, failure_lines
-from bridge.cli.printing import PrintableFormatter, RepeatLimit, ascii_json
+from bridge.cli.printing import PrintableFormatter, RepeatLimit, ascii_json, terminal_columns
 from bridge.cli.serving.line_writer import LineWriter, lost_lines
 from bridge.node.settings.choices import LogFormat, LogLevel
 
@@ -131,8 +132,9 @@ class NodeLog:
         if self._is_json:
             LOG.critical("%s", reason, extra={"event": ENDED})
         else:
+            columns = terminal_columns() if sys.stderr.isatty() else sys.maxsize
             for line in failure_lines(reason):
-                self._writer.write(line)
+                self._writer.write("\n".join(wrapped(line, columns)))
         self.close()
 
     def close(self) -> None:

@@ -105,6 +105,16 @@ def test_top_on_terminal_without_cursor_names_alternative(tmp_path: Path) -> Non
     assert b"cannot move its cursor" in written
 
 
+def test_reason_of_ended_node_is_wrapped_at_terminal(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('name = "a"\ntransport = "i2p"\n[consensus]\nseeds = ["10.0.0.1:7669"]\n')
+    code, written = on_a_terminal(["run", "--config", str(file)], {"COLUMNS": "80"}, b"never shown")
+    assert code == 1
+    lines = written.decode().splitlines()
+    assert len(lines) > 2
+    assert max(len(line) for line in lines if str(tmp_path) not in line) <= 80, lines
+
+
 def test_terminal_of_unknown_kind_cannot_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     refusals = [drawing_refusal({"TERM": kind}) for kind in ("dumb", "UNKNOWN", "")] + [drawing_refusal({})]

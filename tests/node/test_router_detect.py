@@ -290,6 +290,19 @@ def test_missing_services_have_lines_to_add(files: RouterFiles, node: Path) -> N
     assert "does not accept a node yet" in done.stderr
 
 
+def test_advice_is_wrapped_without_lines_to_copy(
+    files: RouterFiles, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapped: list[str] = []
+    monkeypatch.setattr("bridge.cli.router.screen.echo", lambda text="", **_: wrapped.append(text))
+    files.debian_i2pd()
+    files.run(70, I2PD_COMMAND, "i2pd.service")
+    files.ports = [(7656, files.path("/proc/70").stat().st_uid)]
+    detect(node, "--yes")
+    assert any(each.startswith("Then run `sudo systemctl") for each in wrapped)
+    assert not any("printf" in each or "[i2cp]" in each for each in wrapped)
+
+
 def test_stopped_router_is_started_in_one_step(files: RouterFiles, node: Path) -> None:
     files.debian_i2pd(I2PD_CONF + I2CP_ON)
     assert "To switch I2CP and SAM on, start i2pd\n" in detect(node, "--yes").stdout

@@ -34,6 +34,9 @@ from gossip.node import endpoint
 NAMES = {Software.JAVA: "Java I2P", Software.I2PD: "i2pd"}
 AGAIN = "run `garlicfarm router detect` again"
 """The next step after an action of the operator: `init` and `join` cannot be repeated then."""
+_FOR_INSTANCE = "For instance: "
+_TO_COPY = ("    ", _FOR_INSTANCE)
+"""The starts of lines with text to copy; a terminal may break these lines within a word."""
 COLORS = {ServiceState.ON: "green", ServiceState.NOT_LISTENING: "red"}
 
 
@@ -106,7 +109,10 @@ def print_actions(proposal: Proposal, file: NodeFile, checks: Sequence[outputs.C
         if check.result is outputs.CheckResult.OK or closed.isdisjoint({check.name, check.cause}):
             print_check(check)
     for line in _actions(proposal, file):
-        echo_whole(line)
+        if line.startswith(_TO_COPY):
+            echo_whole(line)
+        else:
+            echo(line)
 
 
 def _actions(proposal: Proposal, file: NodeFile) -> Iterator[str]:
@@ -120,7 +126,7 @@ def _actions(proposal: Proposal, file: NodeFile) -> Iterator[str]:
         lines = [line for each in services for line in each.lines]
         if lines:
             yield from (f"    {line}" for line in lines)
-            yield f"For instance: {append_command(lines, router.configuration)}"
+            yield f"{_FOR_INSTANCE}{append_command(lines, router.configuration)}"
     if off:
         # The router must start again after a change of its files.
         start = "" if router.restart in off else f"{router.restart}, and "
