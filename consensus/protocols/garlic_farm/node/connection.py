@@ -352,7 +352,8 @@ class ServerConnection:
             text = f"a {spoken} in the name of server {request.source} on the connection of server {proven.server_id}"
             raise GarlicFarmError(Fault.OUT_OF_TURN, text)
         if own_id is None:
-            raise GarlicFarmError(Fault.BUSY, f"a {spoken} came before this server has an id; the peer will try again")
+            text = f"a {spoken} came while this server is starting, or before it has an id; the peer will try again"
+            raise GarlicFarmError(Fault.BUSY, text)
         if request.destination != own_id:
             text = f"a {spoken} to server {request.destination} reached server {own_id}"
             raise GarlicFarmError(Fault.WRONG_SERVER, text)

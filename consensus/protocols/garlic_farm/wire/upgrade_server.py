@@ -212,7 +212,8 @@ class UpgradeServer:
             )
         if called is not None and called != own_id:
             if own_id is None:
-                return Refusal(Fault.BUSY, f"{sender} called server {called}, but this server does not have an id yet")
+                text = f"{sender} called server {called}, but this server is starting, or does not have an id yet"
+                return Refusal(Fault.BUSY, text)
             return Refusal(Fault.WRONG_SERVER, f"{sender} called server {called}, but this is server {own_id}")
         proven = ProvenPeer(proof.role, proof.public_key, claimed_id, headers.admissions())
         return self._authenticator.peers.judge(proven) or proven
