@@ -102,7 +102,7 @@ class ZmqRaftConfigOutput(Document, frozen=True):
     members: tuple[ZmqRaftMemberView, ...]
     """The members; during a change, the old and the new ones."""
     index: int | None
-    """The index of the entry that changed them; null if they were only shown."""
+    """The index of the entry that changed them; null if they were only shown, or were the members already."""
 
 
 class ZmqRaftUpdateOutput(Document, frozen=True):

@@ -61,6 +61,7 @@ class Cluster:
         self.updates: list[bytes] = []
         self.changes: list[tuple[Peer, ...]] = []
         self.refuses = False
+        self.waits = False
         self.urls: list[str] = []
         self.members: tuple[Peer, ...] = ()
         self.peer: LoopbackPeer | None = None
@@ -119,6 +120,8 @@ class Cluster:
             case ChangeRequest(request_id, _, peers):
                 assert isinstance(peers, tuple)
                 self.changes.append(peers)
+                if self.waits:
+                    return True
                 if self.refuses:
                     respond(ChangeRefused(request_id, "Error", "no change in cluster membership"))
                 else:
@@ -307,6 +310,21 @@ def test_members_are_shown_then_changed(cluster: Cluster, zmq_raft: Callable[...
     refused = zmq_raft("config", "add", f"3={three.url}")
     assert "the cluster refuses these members: no change in cluster membership (Error)" in refused.stderr
     assert len(cluster.changes) == 4
+    assert cluster.peer is not None
+    cluster.peer.scripted.members = (one, two, three)
+    same = json.loads(zmq_raft("config", "add", f"3={three.url}", "--json").stdout)
+    assert (same["leader"], len(same["members"]), same["index"]) == ("1", 3, None)
+    assert zmq_raft("config", "add", f"3={three.url}").stdout.startswith("These were the members already.\n")
+
+
+def test_add_without_reply_advises_start_of_new_peers(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
+    cluster.waits = True
+    added = zmq_raft("config", "add", "3=tcp://127.0.0.1:3", "--timeout", "1")
+    assert added.exit_code == 1
+    assert "with the request id" in added.stderr
+    assert "Start the new peers" in added.stderr
+    removed = zmq_raft("config", "remove", "2", "--yes", "--timeout", "1")
+    assert "Start the new peers" not in removed.stderr
 
 
 def test_unprompted_set_does_not_read_present_members(
@@ -353,7 +371,7 @@ def test_unresponsive_cluster_is_named_with_hint() -> None:
     result = CliRunner().invoke(cli, ["zmq-raft", "update", "x", "--seed", "tcp://127.0.0.1:1", "--timeout", "0.2"])
     assert result.exit_code == 1
     assert "tcp://127.0.0.1:1: no answer within 500 ms" in result.stderr
-    assert "repeat it with the id" in result.stderr
+    assert "repeat it with the request id" in result.stderr
     assert "are --ident, --key and --server-key right?" in result.stderr
     shown = CliRunner().invoke(cli, ["zmq-raft", "config", "--seed", "tcp://127.0.0.1:1", "--timeout", "0.2"])
     assert "are --ident, --key and --server-key right?" in shown.stderr

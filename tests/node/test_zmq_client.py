@@ -292,7 +292,7 @@ async def test_ignored_request_does_not_block_other_requests(autojump_clock: Moc
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(others)
-            with pytest.raises(NoAnswerError, match="may be committed or not; repeat it with the id"):
+            with pytest.raises(NoAnswerError, match="may be committed or not; repeat it with the request id"):
                 await client.update(b"ignored", timeout_s=2.9)
     assert len(one.of(ConfigRequest)) + len(two.of(ConfigRequest)) == 1
     assert len([request for request in updates(one) if getattr(request, "data", None) == b"ignored"]) == 6
@@ -358,8 +358,8 @@ async def test_error_names_peers_and_their_replies(autojump_clock: MockClock) ->
     assert str(raised.value) == (
         "no leader answered within 2 s: tcp://127.0.0.1:8001: does not know a leader; "
         "tcp://127.0.0.1:8002: reports that '7' "
-        "leads; tcp://127.0.0.1:8003: no answer within 500 ms. It may be committed or not; repeat it with the id "
-        "000102030405060708090a0b."
+        "leads; tcp://127.0.0.1:8003: no answer within 500 ms. It may be committed or not; repeat it with the "
+        "request id 000102030405060708090a0b."
     )
     assert trio.current_time() == pytest.approx(2.0)
     assert updates(one) == []

@@ -54,6 +54,8 @@ STATUS_PATIENCE_S = 2.0
 """Seconds that `status` waits by default for the list of members, and then for each member."""
 
 T = TypeVar("T")
+Changed = tuple[str | None, Sequence["protocol.Peer"], int | None]
+"""The leader, the members, and the index of the entry that changed them."""
 Question = Callable[["protocol.ZmqRaftClient", float], Awaitable[T]]
 
 
@@ -422,7 +424,7 @@ def config(
     if change is None:
         if request_id is not None:
             fail("--request-id repeats a change: add set, add or remove")
-        _print_config(*cluster.ask(_config), None, as_json=as_json)
+        _print_config(*cluster.ask(_config), None, is_change=False, as_json=as_json)
         return
     if not peers:
         fail(f"name the peers to {change}: {'ID' if change == 'remove' else 'ID=URL'}")
@@ -435,20 +437,41 @@ def config(
         _, present = await _config(client, timeout_s)
         return _without(present, peers) if named is None else list(dict.fromkeys((*present, *named)))
 
-    async def change_members(client: "protocol.ZmqRaftClient", timeout_s: float) -> tuple[list["protocol.Peer"], int]:
-        members = await new_members(client, timeout_s)
-        return members, await client.change_config(members, given, timeout_s=timeout_s)
+    async def change_members(client: "protocol.ZmqRaftClient", timeout_s: float) -> Changed:
+        return await _change(client, timeout_s, await new_members(client, timeout_s), given, adds=change != "remove")
 
     if change != "add":
         if not yes:
             cluster.ask(_config if change == "set" else new_members)
         confirm(f"{'Leave' if change == 'set' else 'Remove'} {', '.join(peers)} {_ENDS[change]}", yes=yes)
 
-    members, index = cluster.ask(change_members)
-    _print_config(None, members, index, as_json=as_json)
+    _print_config(*cluster.ask(change_members), is_change=True, as_json=as_json)
 
 
 _ENDS = {"set": "as the only members of the cluster?", "remove": "from the cluster?"}
+
+
+async def _change(
+    client: "protocol.ZmqRaftClient",
+    timeout_s: float,
+    members: Sequence[protocol.Peer],
+    request_id: bytes | None,
+    *,
+    adds: bool,
+) -> Changed:
+    """Commit the members, and return them without an index if the cluster has them already."""
+    try:
+        return None, members, await client.change_config(members, request_id, timeout_s=timeout_s)
+    except protocol.ConfigRefusedError:
+        leader, present = await _config(client, timeout_s)
+        if set(present) != set(members):
+            raise
+        return leader, present, None
+    except protocol.NoAnswerError as error:
+        if not adds or not error.has_peer_replied:
+            raise
+        text = f"{error}\nStart the new peers if they do not run: the leader waits for them."
+        raise protocol.ClientError(text) from None
 
 
 async def _config(client: "protocol.ZmqRaftClient", timeout_s: float) -> tuple[str | None, Sequence[protocol.Peer]]:
@@ -464,14 +487,16 @@ def _without(present: Sequence[protocol.Peer], ids: Sequence[str]) -> list[proto
     return [peer for peer in present if peer.peer_id not in ids]
 
 
-def _print_config(leader: str | None, members: Sequence[protocol.Peer], index: int | None, *, as_json: bool) -> None:
+def _print_config(
+    leader: str | None, members: Sequence[protocol.Peer], index: int | None, *, is_change: bool, as_json: bool
+) -> None:
     end_with_json(
         ZmqRaftConfigOutput(leader, tuple(ZmqRaftMemberView(each.peer_id, each.url) for each in members), index),
         as_json=as_json,
     )
-    if index is not None:
-        echo(f"Committed at index {index}.")
+    if is_change:
+        echo("These were the members already." if index is None else f"Committed at index {index}.")
     rows = [(each.peer_id, each.url, "leads" if each.peer_id == leader else "") for each in members]
     print_table(("PEER", "URL", ""), rows)
-    if index is None and leader is None:
+    if not is_change and leader is None:
         echo(NO_LEADER, err=True)

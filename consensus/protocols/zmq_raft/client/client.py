@@ -278,8 +278,9 @@ class ZmqRaftClient:
                 return reply
         finally:
             self._under_way.discard(request.request_id)
-        is_change = isinstance(request, wire.UpdateRequest | wire.ChangeRequest)
-        hint = f" It may be committed or not; repeat it with the id {request.request_id.hex()}." if is_change else ""
+        hint = ""
+        if isinstance(request, wire.UpdateRequest | wire.ChangeRequest):
+            hint = f" It may be committed or not; repeat it with the request id {request.request_id.hex()}."
         raise self._no_answer(f"no leader answered within {timeout_s:g} s", hint)
 
     async def _take_place(self) -> None:
