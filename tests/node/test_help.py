@@ -115,6 +115,7 @@ def test_command_without_document_is_explained() -> None:
     [
         ("server", "(perhaps servers"),
         ("node evct", "(perhaps node evict)"),
+        ("monitr", "(perhaps monitor or init)"),
         ("tunnel", "no document or command is called 'tunnel': `garlicfarm help` lists"),
         ("publish now", "`garlicfarm publish --help` the commands"),
         ("attach", "(perhaps attach-a-router)"),

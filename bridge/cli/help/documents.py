@@ -165,7 +165,7 @@ def _command_help(root: click.Context, path: list[str], known: list[Topic]) -> s
         if command is None:
             documents = [] if context is not root else [each.name for each in known]
             commands = group.list_commands(context) if isinstance(group, click.Group) else []
-            names = [*documents, *commands]
+            names = [*dict.fromkeys([*documents, *commands])]
             near = get_close_matches(name, names) or [each for each in names if name in each][:NEAR_MOST]
             before = context.command_path.removeprefix(root.command_path)
             meant = f" (perhaps {' or '.join(f'{before} {each}'.strip() for each in near)})" if near else ""
