@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 import trio
+from click.testing import CliRunner
 from msgspec.structs import replace
 
 from bridge.api.cluster_outputs import KraftRecordView
@@ -20,6 +21,7 @@ from bridge.cli.kraft import serve as serve_command
 from bridge.cli.kraft import voters as voters_command
 from bridge.cli.kraft.log import CONTROL_NAMES
 from bridge.cli.kraft.serve import VoterArguments, VoterReporter
+from bridge.cli.main import cli
 from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, ReplicaKey, Role, RoleChanged, Server
 from consensus.core.model import Configuration
 from consensus.protocols.kafka import open_connection, uuid_of_text
@@ -196,6 +198,13 @@ def test_open_listener_on_network_needs_permission(served: Callable[..., tuple[s
     )
     assert errors == ""
     assert parsed is not None
+
+
+def test_server_without_extra_is_refused_with_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "kio", None)
+    result = CliRunner().invoke(cli, ["kraft", "serve", "-c", str(tmp_path / "none.properties")])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("garlicfarm: KRaft needs the packages kio and crc32c; install them with: pip")
 
 
 def test_notice_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
