@@ -48,9 +48,9 @@ _KINDS = {
 
 
 async def memory(job: Job) -> list[Figure]:
-    """Measure an idle node before and after a restart, with 30 peers, with the directory, and after a request for it.
+    """Measure a restarted node: idle, with 30 peers, with the directory, and after a request for its whole view.
 
-    The first start also loads modules that create the certificate, as in `benchmarks.idle`.
+    The first start also loads modules that create the certificate.
     """
     moments: dict[str, dict[str, float]] = {}
     capacities = iter([f"\ncapacity = {CAPACITY}", "", ""])
@@ -59,9 +59,7 @@ async def memory(job: Job) -> list[Figure]:
         return with_timing(settings, "gossip", Timing.LAN, next(capacities))
 
     async with running_farm(job.directory, Timing.LAN, change) as farm:
-        await trio.sleep(SETTLED_S)
         server = farm.servers[0]
-        moments["created, idle"] = sizes_of(server)
         await farm.restart()
         await trio.sleep(SETTLED_S)
         moments["restarted, idle"] = sizes_of(server)
