@@ -225,8 +225,12 @@ def encode_whole_view(inputs: ViewInputs, view: FarmView) -> bytes:
         return encode(view)
     head, key, tail = encode(replace(view, members=())).partition(b'"members":[]')
     members = _members(inputs, inputs.gossip.members)
-    parts = (encode(each)[1:-1] for each in iter(lambda: tuple(islice(members, _ENCODED_AT_ONCE)), ()))
-    return b"%b%b%b]%b" % (head, key[:-1], b",".join(parts), tail)
+    # One growing buffer: a list of parts would leave its memory to the heap, between other objects.
+    document = bytearray(head + key[:-1])
+    while views := tuple(islice(members, _ENCODED_AT_ONCE)):
+        document += encode(views)[1:-1] + b","
+    document[-1:] = b"]" + tail
+    return bytes(document)
 
 
 def _unreachable(inputs: ViewInputs) -> frozenset[int]:
