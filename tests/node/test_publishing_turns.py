@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from trio.testing import MockClock
 
 from bridge.api.alarms import ROUTER
-from bridge.api.build_view import build_view
+from bridge.api.building.build_view import build_view
 from bridge.api.view import VerdictView
 from bridge.core.log.records import ConditionStatus, LeafFault, LeafStatus, Publication, PublishConfig, Report
 from bridge.core.publishing.candidates import candidates_of

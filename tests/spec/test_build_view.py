@@ -6,15 +6,8 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from bridge.api.build_view import (
-    OTHERS_MAX,
-    FarmInputs,
-    LocalView,
-    ServerLink,
-    ViewInputs,
-    build_view,
-    encode_whole_view,
-)
+from bridge.api.building.build_view import OTHERS_MAX, ViewInputs, build_view, encode_whole_view
+from bridge.api.building.log_part import FarmInputs, LocalView, ServerLink
 from bridge.api.farm_facts import server_members
 from bridge.api.json import encode
 from bridge.api.observations.history import figures, observed

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.api.build_view import part_views
+from bridge.api.building.log_part import part_views
 from bridge.api.view import ScorePartView
 from bridge.core.publishing.candidates import Candidate, choose
 from bridge.core.publishing.choice_reasons import ChoiceTexts, choice_texts_alone, no_publisher_text, reason_of_change

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from bridge.api import requests
 from bridge.api.alarms import ADD_NODE
-from bridge.api.build_view import address_of_hash
+from bridge.api.building.log_part import address_of_hash
 from bridge.api.control import CommandAnswer, Refused, SubmitAnswer, SubmitOutcome
 from bridge.api.view import FarmView
 from bridge.core.farm.log_time_correction import correction_refusal

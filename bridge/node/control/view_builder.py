@@ -6,15 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from bridge import VERSION
-from bridge.api.build_view import (
-    OTHERS_MAX,
-    FarmInputs,
-    ServerLink,
-    ViewInputs,
-    build_view,
-    directory_view,
-    encode_whole_view,
-)
+from bridge.api.building.build_view import OTHERS_MAX, ViewInputs, build_view, encode_whole_view
+from bridge.api.building.log_part import FarmInputs, ServerLink, directory_view
 from bridge.api.events import event_sentence
 from bridge.api.farm_facts import ContactWatch
 from bridge.api.trace import TraceEvent

@@ -15,7 +15,7 @@ publisher may be any server.
 
 import trio
 
-from bridge.api.build_view import LocalView
+from bridge.api.building.log_part import LocalView
 from bridge.core.farm.state_machine import Change, RequestRefused
 from bridge.core.publishing.without_quorum import acting_publisher, state_as_observed
 from bridge.node.tasks.measuring import MeasuringTask
