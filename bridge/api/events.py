@@ -464,7 +464,7 @@ CONNECTION_RESTORED: Final = _of_node("connection-restored", "{text} (failures b
 NODE_STARTED: Final = _of_node(
     "node-started", lambda _, facts: f"with pid {facts['pid']}{_again(facts['generation'])}{_addresses(facts)}"
 )
-FOUNDING_PROMISED: Final = _of_node("founding-promised", "it promises to create a farm of {founders} nodes")
+FOUNDING_PROMISED: Final = _of_node("founding-promised", "it promises to create a farm; number of founders: {founders}")
 FOUNDING_IGNORED: Final = _of_node("founding-ignored", "from {id}, of cluster {cluster}")
 FARM_FOUNDED: Final = _of_node("farm-founded", "of cluster {cluster}, as server {raftId}")
 FARM_KNOWN: Final = _of_node("farm-known", "it has discovered cluster {cluster}")

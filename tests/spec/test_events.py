@@ -90,7 +90,7 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
             event("configuration-changed", voters="1 2", learners="", voterNames="oslo lima", learnerNames=""),
             "voters are oslo, lima",
         ),
-        (event("founding-promised", founders=3), "it promises to create a farm of 3 nodes"),
+        (event("founding-promised", founders=3), "it promises to create a farm; number of founders: 3"),
         (event("farm-founded", cluster="642f81cb", raftId=1), "of cluster 642f81cb, as server 1"),
         (event("farm-known", cluster="642f81cb"), "it has discovered cluster 642f81cb"),
         (TraceEvent(1, 0, None, "user-event", "node-2", MESSAGE), "deploy from node-1: v2"),
