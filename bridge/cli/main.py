@@ -9,6 +9,7 @@ from bridge import VERSION
 from bridge.cli.failure import INTERRUPTED, REFUSED, fail, failure_lines, is_about_working_directory, reason_of
 from bridge.cli.help.lazy_group import AddedCommands, LazyCommand, LazyGroup, Sections
 from bridge.cli.printing import echo, guard_output
+from bridge.cli.serving.hang_up import stopped_by_hang_up
 from bridge.cli.serving.standard_streams import guard_streams
 
 COMMANDS: Sections = {
@@ -115,7 +116,8 @@ def main() -> None:
     _forbid_core_dumps()
     guard_output()
     try:
-        ended = cli(prog_name="garlicfarm", standalone_mode=False)
+        with stopped_by_hang_up():
+            ended = cli(prog_name="garlicfarm", standalone_mode=False)
         sys.exit(ended if isinstance(ended, int) else 0)
     except click.Abort as error:
         if isinstance(error.__cause__, KeyboardInterrupt):

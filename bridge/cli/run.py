@@ -17,7 +17,6 @@ import trio
 from bridge.cli.failure import INTERRUPTED, reasons
 from bridge.cli.node_log import NodeLog
 from bridge.cli.options import directory_path, file_path
-from bridge.cli.serving.hang_up import stopped_by_hang_up
 from bridge.cli.serving.process_memory import bound_malloc, exclude_modules_from_collections
 from bridge.cli.serving.stop_deadline import StopDeadline
 from bridge.core.log.feature_level import UnsupportedLevelError
@@ -141,8 +140,7 @@ def run(
         configuration = loaded_when_addressed(partial(load_configuration, config, overrides, try_files=True))
         log.use(configuration.log.format, configuration.log.level, configuration.name)
         exclude_modules_from_collections()
-        with stopped_by_hang_up():
-            trio.run(partial(run_node, configuration, stop_with_stdin=stop_with_stdin, ends_within=deadline.within))
+        trio.run(partial(run_node, configuration, stop_with_stdin=stop_with_stdin, ends_within=deadline.within))
     except* REASONS as group:
         ends.extend(reasons(group))
     except* FarmSnapshotError as group:

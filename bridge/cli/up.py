@@ -27,7 +27,6 @@ from bridge.cli.failure import failures
 from bridge.cli.node_queries import LOCAL_FARM_DIRECTORY
 from bridge.cli.options import IntegerRange, NumberRange, RespelledOption, directory_path, timeout_option
 from bridge.cli.printing import drawing_refusal, echo, written_apart
-from bridge.cli.serving.hang_up import stopped_by_hang_up
 from bridge.node.local.farm_files import (
     SERVERS_MAX,
     LocalFarm,
@@ -119,7 +118,7 @@ def up(
     options = Options(nodes, directory, for_seconds, exit_when_published, timeout_seconds, _program())
     with failures(LocalFarmError, KeyFileError, FarmKeyError, DestinationKeyError, Failed, OSError):
         refuse_other_use(directory)
-        with locked(directory), written_apart(), stopped_by_hang_up():
+        with locked(directory), written_apart():
             trio.run(_run, options)
 
 

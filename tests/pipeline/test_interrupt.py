@@ -27,7 +27,7 @@ from tests.pipeline.farm_log_server import serve_log, three_servers
 from tests.processes import END_S, child
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_ends_run_with_complete_tables(number: signal.Signals, tmp_path: Path) -> None:
     output = tmp_path / "tables"
     command = [sys.executable, "-m", "bridge.cli.main", "pipeline", "run", "--alert-command", "/bin/true"]

@@ -1,7 +1,7 @@
-"""The end of the terminal (SIGHUP) of a node, a demonstration, a KRaft server, an ØMQ Raft peer or a client.
+"""The end of the terminal (SIGHUP) of a command: a node, another server, a client, a run of the pipeline.
 
-    terminal ends ──▶ SIGHUP ──▶ SIGTERM ──▶ the server stops in order
-                         └── ignored by `nohup`: the server continues
+    terminal ends ──▶ SIGHUP ──▶ SIGTERM ──▶ the command stops in order
+                         └── ignored by `nohup`: the command continues
 
 Without this, SIGHUP would kill the process. A leader could not transfer its leadership, and the other servers would
 have to detect the failure. A receiver of trio would replace the `nohup` of the process.

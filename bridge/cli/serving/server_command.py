@@ -17,7 +17,6 @@ import trio
 
 from bridge.cli.failure import INTERRUPTED, fail, reasons
 from bridge.cli.printing import echo, written_apart
-from bridge.cli.serving.hang_up import stopped_by_hang_up
 from bridge.cli.serving.process_memory import bound_malloc, exclude_modules_from_collections
 from bridge.cli.serving.stop_deadline import StopDeadline
 from consensus import HaltedError
@@ -31,7 +30,7 @@ def run_server(serve: Callable[[StopDeadline], Awaitable[None]], *errors: type[E
     known: tuple[type[Exception], ...] = (*errors, StorageError, HaltedError, OSError)
     deadline = StopDeadline(partial(echo, err=True))
     try:
-        with written_apart(), stopped_by_hang_up():
+        with written_apart():
             try:
                 exclude_modules_from_collections()
                 trio.run(serve, deadline)
