@@ -1,7 +1,10 @@
 """The command `garlicfarm`: its table of commands, each loaded when it is called (`bridge.cli.help.lazy_group`)."""
 
 import resource
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -9,7 +12,6 @@ from bridge import VERSION
 from bridge.cli.failure import INTERRUPTED, REFUSED, fail, failure_lines, is_about_working_directory, reason_of
 from bridge.cli.help.lazy_group import AddedCommands, LazyCommand, LazyGroup, Sections
 from bridge.cli.printing import echo, guard_output
-from bridge.cli.serving.hang_up import stopped_by_hang_up
 from bridge.cli.serving.standard_streams import guard_streams
 
 COMMANDS: Sections = {
@@ -139,6 +141,29 @@ def main() -> None:
             raise
         # A file error is not a fault of the program, in any command.
         fail(reason_of(error))
+
+
+@contextmanager
+def stopped_by_hang_up() -> Iterator[None]:
+    """Handle the end of the terminal (SIGHUP) in the block as SIGTERM, so that each command stops in order.
+
+    Without this, a killed leader could not transfer its leadership. A receiver of trio for SIGHUP would replace the
+    `nohup` of the process. The shell and the kernel may each send SIGHUP. Only the first one counts, because a second
+    SIGTERM shortens the stop. Only the main thread may call this.
+    """
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.raise_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGHUP, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def _forbid_core_dumps() -> None:

@@ -10,8 +10,7 @@ import trio
 import trio.testing
 from click.testing import CliRunner
 
-from bridge.cli.main import cli
-from bridge.cli.serving.hang_up import stopped_by_hang_up
+from bridge.cli.main import cli, stopped_by_hang_up
 from bridge.cli.up import _cancel_on_signal
 from bridge.node.local.farm_files import prepare
 from bridge.node.security.key_files import load_master_key
