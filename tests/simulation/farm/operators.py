@@ -77,7 +77,9 @@ LEADING_TRIES: Final = 3
 ROTTING: Final = ("raft/*.segment", "raft/ballot", "raft/*", "history.ring", "*")
 """Patterns of the files with a flipped bit; the last pattern has all small files."""
 REMEDY: Final = re.compile(r"[Mm]ove |[Rr]emove |[Rr]estore |\bmv |copy the ")
-UNDAMAGED: Final = re.compile(r"no space left on|has reached feature level \d", re.IGNORECASE)
+UNDAMAGED: Final = re.compile(
+    r"no space left on|has reached feature level \d|the disk did not finish a write within", re.IGNORECASE
+)
 """Failures of a start that other faults cause; the trial judges them."""
 SERVING: Final = frozenset({"voter", "learner"})
 EMPTY: Final = Content({"": 0o700}, {}, ())

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from bridge.core.log.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode
+from consensus.storage.disk import DiskHangsError
 from tests.destinations import new_demo_leaf
 from tests.effort import each_case, over_seeds
 from tests.operator_views import farm_view
@@ -124,6 +125,7 @@ def test_published_excluded_leaf_is_found() -> None:
 
 
 def test_damage_reports_leave_out_other_failures() -> None:
-    texts = (os.strerror(errno.ENOSPC), str(UnsupportedLevelError(3, "0.1.0")), "damage at byte 7: move it away")
+    others = (os.strerror(errno.ENOSPC), str(UnsupportedLevelError(3, "0.1.0")), str(DiskHangsError()))
+    texts = (*others, "damage at byte 7: move it away")
     failures = [(name, text) for text in texts for name in ("node-1", "node-2")]
     assert damage_reports(failures, "node-2") == [("node-2", texts[-1])]
