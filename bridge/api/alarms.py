@@ -166,8 +166,8 @@ UDP_BLOCKED: Final = _warning(
     "udp-blocked",
     "servers are dead to gossip, but Raft reaches them: UDP between them and this node is blocked in at least one"
     " direction. The text names them. The servers work, and the farm does not remove them",
-    "open the UDP port of gossip (7668) in both directions in the firewalls, as TCP is open already. Do not restart or"
-    " remove a server",
+    "open the UDP port of gossip (7668) in both directions in the firewalls, as TCP is open already. Do not remove"
+    " a server",
 )
 REPORTS_MISSING: Final = _warning(
     "reports-missing",

@@ -446,7 +446,7 @@ def _udp_blocked(facts: FarmFacts) -> Concern | None:
     )
     action = (
         f"open UDP port {' and '.join(ports)} in both directions in the firewalls of and between these machines, as"
-        " TCP is open already. Do not restart or remove a server for this: it works"
+        " TCP is open already. Do not remove a server for this: it works"
     )
     return Concern(VerdictKind.DEGRADED, text, action, UDP_BLOCKED)
 

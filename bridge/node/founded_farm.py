@@ -28,6 +28,7 @@ from bridge.node.events.event_log import clock_ms
 from bridge.node.joined_node import JoinedNode
 from bridge.node.membership.farm_peers import KnownFarm
 from bridge.node.membership.identities import Identities
+from bridge.node.membership.last_addresses import LastAddresses
 from bridge.node.membership.level_raising import LevelRaising
 from bridge.node.membership.reconciling import Reconciling, settings_of
 from bridge.node.raft.applied_state import AppliedState
@@ -228,8 +229,10 @@ async def open_founded_farm(
     )
     known = replace(known, applied_state=applied)
     node.peers.farm = known
-    settings = _replica_settings(node, known, server_id)
-    published = await trio.to_thread.run_sync(PublishedStore, local.configuration.state_dir)
+    state_dir = local.configuration.state_dir
+    addresses = await trio.to_thread.run_sync(LastAddresses, state_dir, node.member_directory)
+    settings = _replica_settings(node, known, server_id, addresses)
+    published = await trio.to_thread.run_sync(PublishedStore, state_dir)
     async with (
         open_replica(settings, applied, node.metrics, node.durations, notices.observe) as replica,
         trio.open_nursery() as nursery,
@@ -243,6 +246,7 @@ async def open_founded_farm(
         nursery.start_soon(farm.identities.run)
         nursery.start_soon(farm.level_raising.run)
         nursery.start_soon(known.admissions.follow, applied)
+        nursery.start_soon(addresses.follow, known.admissions.identities)
         nursery.start_soon(node.peers.follow, farm.known, connecting.end_refused)
         nursery.start_soon(farm.reconciling.run)
         nursery.start_soon(farm.background_tasks.run)
@@ -250,8 +254,8 @@ async def open_founded_farm(
         nursery.cancel_scope.cancel()
 
 
-def _replica_settings(node: JoinedNode, known: KnownFarm, server_id: int) -> ReplicaSettings:
-    local, own_id, directory = node.local, node.provider.node_id, node.member_directory
+def _replica_settings(node: JoinedNode, known: KnownFarm, server_id: int, addresses: LastAddresses) -> ReplicaSettings:
+    local, own_id = node.local, node.provider.node_id
     consensus = local.configuration.consensus
     own_address = PeerAddress(consensus.advertise.host, consensus.advertise.port, node.own_metadata.now.fingerprint)
     return ReplicaSettings(
@@ -268,7 +272,7 @@ def _replica_settings(node: JoinedNode, known: KnownFarm, server_id: int) -> Rep
         voters_max=consensus.voters_max,
         endpoint_of=_endpoints(node),
         # A submission to the leader may arrive at this server, if this server has just become the leader.
-        address_of=lambda node_id: own_address if node_id == own_id else directory.address_of(node_id),
+        address_of=lambda node_id: own_address if node_id == own_id else addresses.address_of(node_id),
         had_storage=known.admissions.was_server,
     )
 

@@ -49,6 +49,7 @@ WRITERS = {
     "bridge/node/local/farm_files.py": "settings of a demonstration, no received numbers",
     "bridge/node/membership/admissions.py": "admissions.json, whose Raft ids come from bounded messages and entries",
     "bridge/node/membership/forming.py": "formation.json",
+    "bridge/node/membership/last_addresses.py": "addresses.json, whose ports are checked",
     "bridge/node/membership/own_name.py": "a name, no numbers",
     "bridge/node/offline/recovering.py": "formation.json, the storage",
     "bridge/node/offline/stored_farm_writer.py": "formation.json, the storage",

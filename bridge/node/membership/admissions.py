@@ -101,6 +101,10 @@ class AdmissionStore:
         """Return the highest Raft id of an identity: an identity admitted again has lapsed under lower ids."""
         return max((server_id for server_id, each in self._servers.items() if each == node_id), default=None)
 
+    def identities(self) -> frozenset[bytes]:
+        """Return the identities with a Raft id, except retired and evicted ones."""
+        return frozenset(self._servers.values()) - self.out
+
     async def news(self) -> None:
         """Wait until something is stored after the call."""
         await self._waiting.park()

@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -38,7 +39,7 @@ def test_faults_give_the_same_trace_in_two_processes() -> None:
 
 
 def test_voters_with_different_keys_elect_leader_after_restart() -> None:
-    """Gossip does not connect voters with different keys, and a restarted voter knows addresses from gossip only."""
+    """Gossip does not connect voters with different keys. Raft must still find their addresses."""
 
     async def main() -> None:
         async with World.open(SEED) as world:
@@ -56,6 +57,24 @@ def test_voters_with_different_keys_elect_leader_after_restart() -> None:
                 await world.start(name)
             with trio.fail_after(60):
                 while (await verdicts(world))["node-3"] is not VerdictKind.DEGRADED:  # noqa: ASYNC110 - verdicts have no event
+                    await trio.sleep(1)
+
+    simulate(SEED, main)
+
+
+def test_restarted_farm_with_blocked_udp_elects_a_leader() -> None:
+    """Gossip then fails, so the nodes need the addresses that they stored before the restart."""
+
+    async def main() -> None:
+        async with World.open(SEED) as world:
+            await world.start_all()
+            await until_healthy(world)
+            world.network.link = replace(world.network.link, mtu_bytes=0, drops_fragments=True)
+            for name in world.members:
+                await world.kill(name)
+            await world.start_all()
+            with trio.fail_after(60):
+                while set((await verdicts(world)).values()) != {VerdictKind.DEGRADED}:  # noqa: ASYNC110 - verdicts have no event
                     await trio.sleep(1)
 
     simulate(SEED, main)

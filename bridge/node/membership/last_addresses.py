@@ -1,0 +1,86 @@
+"""The last known addresses of the other servers, in a file.
+
+    gossip's members ──▶ MemberDirectory ──▶ LastAddresses.address_of ──▶ Raft's connections
+                                                   │        ▲
+                                             addresses.json ┘ for a server that gossip has not found in this run
+
+Only gossip knows the addresses of servers. If UDP is blocked, running servers stay connected by TCP. But after a power
+failure of all of them gossip would fail, and the servers could not elect a leader.
+
+An address is only tried, and the connection proves the server's identity. So a wrong address costs an attempt, and an
+unreadable file has no further effect. A failed write is repeated after the next change; other alarms report the disk.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import trio
+
+from bridge.node.membership.member_directory import MemberDirectory
+from consensus.protocols.garlic_farm import PeerAddress
+from consensus.storage import replace_file
+
+FILE_NAME = "addresses.json"
+FILE_LIMIT_BYTES = 256 * 1024
+
+
+class StoredAddress(msgspec.Struct, frozen=True):
+    """One server in `addresses.json`; `fingerprint` is the SHA-256 of the certificate that it must show, in hex."""
+
+    host: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+    port: Annotated[int, msgspec.Meta(ge=1, le=0xFFFF)]
+    fingerprint: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}\\Z")] | None = None
+
+    def address(self) -> PeerAddress:
+        """Return the address for a connection."""
+        return PeerAddress(self.host, self.port, None if self.fingerprint is None else bytes.fromhex(self.fingerprint))
+
+
+_File = dict[Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}\\Z")], StoredAddress]
+
+
+class LastAddresses:
+    """The file and its content, together with the addresses from gossip."""
+
+    def __init__(self, state_dir: Path, member_directory: MemberDirectory) -> None:
+        self._path = state_dir / FILE_NAME
+        self._member_directory = member_directory
+        self._stored = _read(self._path)
+
+    def address_of(self, node_id: bytes) -> PeerAddress | None:
+        """Return the address of a node's Raft server from gossip, or else from the file."""
+        return self._member_directory.address_of(node_id) or self._stored.get(node_id)
+
+    async def follow(self, servers: Callable[[], Collection[bytes]]) -> None:
+        """Store the addresses of the identities that `servers` returns, until canceled."""
+        while True:
+            present = {each: address for each in servers() if (address := self.address_of(each)) is not None}
+            if present != self._stored:
+                with suppress(OSError):
+                    await trio.to_thread.run_sync(replace_file, self._path, _encoded(present))
+                    self._stored = present
+                    continue  # There may have been changes during the write.
+            await self._member_directory.news()
+
+
+def _encoded(addresses: Mapping[bytes, PeerAddress]) -> bytes:
+    return msgspec.json.encode(
+        {
+            node_id.hex(): StoredAddress(
+                each.host, each.port, None if each.fingerprint is None else each.fingerprint.hex()
+            )
+            for node_id, each in sorted(addresses.items())
+        }
+    )
+
+
+def _read(path: Path) -> dict[bytes, PeerAddress]:
+    try:
+        with path.open("rb") as file:
+            found = msgspec.json.decode(file.read(FILE_LIMIT_BYTES), type=_File)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return {}
+    return {bytes.fromhex(node_id): each.address() for node_id, each in found.items()}
