@@ -8,7 +8,7 @@ Only gossip knows the addresses of servers. If UDP is blocked, running servers s
 failure of all of them gossip would fail, and the servers could not elect a leader.
 
 An address is only tried, and the connection proves the server's identity. So a wrong address costs an attempt, and an
-unreadable file has no further effect. A failed write is repeated after the next change; other alarms report the disk.
+unreadable file is ignored. A failed write is repeated after the next change; other alarms report the disk.
 """
 
 from collections.abc import Callable, Collection, Mapping
