@@ -46,7 +46,8 @@ PUBLISHER_BOUND_S = 10 * 3 * REPORTING_PERIOD_MS / 1000
 """Timeouts, for a loaded machine: at least ten times the goals."""
 LIVING = {MemberStatus.ALIVE, MemberStatus.SUSPECT}
 PASSING = re.compile(
-    "none is known now|less than a majority|no majority answers|try again|(is|are) down, |did not confirm that |"
+    "none is known now|could not keep leadership|does not lead, or is busy|cannot do it now|no leader has confirmed|"
+    "less than a majority|no majority answers|No node was evicted; try again|(is|are) down, |did not confirm that |"
     "not all servers of the farm support this entry yet"
 )
 """Refusals caused by an election, a new farm, or a process without processor time. The command succeeds later."""

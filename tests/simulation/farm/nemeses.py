@@ -7,6 +7,7 @@ Each fault ends. A killed process starts again, a jumped clock is set right, a l
 some time after the last end. If damage needs an operator, it is part of an operator's action (`operators.py`).
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -60,6 +61,12 @@ ENDING: Final = frozenset({Nemesis.KILL, Nemesis.POWER_CUT, Nemesis.STOP})
 ON_NETWORK: Final = frozenset(
     {Nemesis.LOSSY, Nemesis.SLOW_LINK, Nemesis.SMALL_MTU, Nemesis.ISOLATE, Nemesis.ONE_WAY, Nemesis.PART}
 )
+OTHER_ENDS: Final = re.compile(
+    r"(?P<space>no space left on)|(?P<hang>the disk did not finish a write within)"
+    r"|(?P<level>has reached feature level \d.*Install .*garlicfarm)",
+    re.IGNORECASE,
+)
+"""Reasons of the end of a process that are not damage."""
 OF_ROUTERS: Final = (Nemesis.ROUTER_DOWN, Nemesis.ROUTER_REFUSES, Nemesis.ROUTER_HANGS)
 """Faults of the routers of `routers.py`, which only some farms have."""
 OF_OPERATORS: Final = (
@@ -131,6 +138,24 @@ def outdated_nodes(faults: Sequence[Fault]) -> frozenset[str]:
     has_actions = any(each.nemesis in OF_OPERATORS for each in faults)
     versions = (each for each in faults if each.nemesis is Nemesis.OLD_VERSION)
     return frozenset(each.hosts[0] for each in versions if each.at_s > 0 or has_actions)
+
+
+def explains_end(faults: Sequence[Fault], name: str, failure: str) -> bool:
+    """Return True if the fault of a disk or of a version explains that the process `name` ended with `failure`.
+
+    Without space a node does not start. A node reports a disk that hangs while it stops. An older version refuses to
+    run at a feature level above its own.
+    """
+    found = OTHER_ENDS.search(failure)
+    match None if found is None else found.lastgroup:
+        case "space":
+            return True
+        case "hang":
+            return any(each.nemesis is Nemesis.HANGING_DISK and name in each.hosts for each in faults)
+        case "level":
+            return name in outdated_nodes(faults)
+        case _:
+            return False
 
 
 def draw_faults(

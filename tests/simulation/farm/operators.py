@@ -65,7 +65,7 @@ from gossip.node.state_files import load_identity
 from tests.simulation.farm.disk import Content, Disk
 from tests.simulation.farm.host import EPOCH_S
 from tests.simulation.farm.hostile import Hostility, Parts
-from tests.simulation.farm.nemeses import OF_OPERATORS, Fault, Nemesis
+from tests.simulation.farm.nemeses import OF_OPERATORS, OTHER_ENDS, Fault, Nemesis
 from tests.simulation.farm.settings import I2CP_PORT, set_seeds
 from tests.simulation.farm.world import World, as_host
 
@@ -77,10 +77,6 @@ LEADING_TRIES: Final = 3
 ROTTING: Final = ("raft/*.segment", "raft/ballot", "raft/*", "history.ring", "*")
 """Patterns of the files with a flipped bit; the last pattern has all small files."""
 REMEDY: Final = re.compile(r"[Mm]ove |[Rr]emove |[Rr]estore |\bmv |copy the ")
-UNDAMAGED: Final = re.compile(
-    r"no space left on|has reached feature level \d|the disk did not finish a write within", re.IGNORECASE
-)
-"""Failures of a start that other faults cause; the trial judges them."""
 SERVING: Final = frozenset({"voter", "learner"})
 EMPTY: Final = Content({"": 0o700}, {}, ())
 
@@ -88,7 +84,8 @@ T = TypeVar("T")
 
 
 def damage_reports(failures: Sequence[tuple[str, str]], name: str) -> list[tuple[str, str]]:
-    return [each for each in failures if each[0] == name and UNDAMAGED.search(each[1]) is None]
+    """Return the failures of a start that no other fault causes; the trial judges the others."""
+    return [each for each in failures if each[0] == name and OTHER_ENDS.search(each[1]) is None]
 
 
 class Operator:

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 
+import pytest
 from msgspec.structs import replace
 
 from bridge.core.log.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError
@@ -24,7 +25,7 @@ from tests.simulation.farm.checks import (
     objection_to_views,
     writes_in,
 )
-from tests.simulation.farm.nemeses import ENDING, Nemesis, draw_faults
+from tests.simulation.farm.nemeses import ENDING, Fault, Nemesis, draw_faults, explains_end
 from tests.simulation.farm.operators import damage_reports
 from tests.simulation.farm.workload import Call, Kind
 
@@ -129,3 +130,20 @@ def test_damage_reports_leave_out_other_failures() -> None:
     texts = (*others, "damage at byte 7: move it away")
     failures = [(name, text) for text in texts for name in ("node-1", "node-2")]
     assert damage_reports(failures, "node-2") == [("node-2", texts[-1])]
+
+
+@pytest.mark.parametrize(
+    ("failure", "name", "explained"),
+    [
+        (os.strerror(errno.ENOSPC), "node-1", True),
+        (str(DiskHangsError()), "node-1", True),
+        (str(DiskHangsError()), "node-2", False),
+        (str(UnsupportedLevelError(3, "0.1.0")), "node-2", True),
+        (str(UnsupportedLevelError(3, "0.1.0")), "node-1", False),
+        ("damage at byte 7: move it away", "node-1", False),
+    ],
+)
+def test_end_of_process_needs_a_fault_that_explains_it(failure: str, name: str, explained: bool) -> None:  # noqa: FBT001 - a column of the table
+    hangs = Fault(8, 9, Nemesis.HANGING_DISK, ("node-1",))
+    outdated = Fault(8, 9, Nemesis.OLD_VERSION, ("node-2",))
+    assert explains_end([hangs, outdated], name, failure) is explained

@@ -10,7 +10,6 @@ views       within `AGREE_S` the views of all members must be true
 judgment    `checks` of the whole trial
 """
 
-import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -36,7 +35,7 @@ from tests.simulation.farm.checks import (
 from tests.simulation.farm.disk import Disk, disk_calls
 from tests.simulation.farm.host import EPOCH_S, current_host
 from tests.simulation.farm.hostile import Parts
-from tests.simulation.farm.nemeses import Nemesis, outdated_nodes
+from tests.simulation.farm.nemeses import explains_end
 from tests.simulation.farm.nemesis_driver import NemesisDriver, start_first
 from tests.simulation.farm.observing import Observer
 from tests.simulation.farm.oracle import Oracle
@@ -244,7 +243,7 @@ class _Trial:
         outcome.violations += [
             Violation("running process", f"{name}: {failure}")
             for name, failure in world.failures
-            if not self._is_expected(name, failure)
+            if not explains_end(self._plan.faults, name, failure)
         ]
         outcome.violations += self._judge_calls(writes)
         masters = frozenset({world.master.destination.hash} if world.master else ())
@@ -287,23 +286,6 @@ class _Trial:
             ahead_ms = state.state.log_time_ms - 1000 * (EPOCH_S + self._world.time_s)
             if ahead_ms > EARLY_MS or (self._outcome.healed_s is not None and ahead_ms < -late_ms):
                 yield Violation("true log time", f"log time at {name} is {ahead_ms / 1000:.0f} s ahead of the time")
-
-    def _is_expected(self, name: str, failure: str) -> bool:
-        """Return True if the fault of a disk or of a version explains the end of a process.
-
-        Without space a node does not start. A node reports a disk that hangs while it stops. An older version refuses
-        to run at a feature level above its own.
-        """
-        faults = self._plan.faults
-        hangs = any(each.nemesis is Nemesis.HANGING_DISK and name in each.hosts for each in faults)
-        return (
-            "no space left on" in failure.lower()
-            or (hangs and "the disk did not finish a write within" in failure)
-            or (
-                name in outdated_nodes(faults)
-                and re.search(r"has reached feature level \d.*Install .*garlicfarm", failure) is not None
-            )
-        )
 
     async def _compare_states(self) -> None:
         """Compare the state machines of all nodes at the same index."""
