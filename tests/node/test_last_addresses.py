@@ -1,12 +1,15 @@
 """The file with the last addresses of servers: restarts, changes and damage."""
 
+import errno
 import json
-from collections.abc import Collection
+import os
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
 import trio
 from msgspec.structs import replace
+from trio.testing import wait_all_tasks_blocked
 
 from bridge.node.membership.last_addresses import FILE_NAME, LastAddresses
 from bridge.node.membership.member_directory import MemberDirectory
@@ -66,9 +69,9 @@ async def test_address_of_removed_server_is_deleted(tmp_path: Path) -> None:
         b"",
         b"\xff",
         b"[]",
-        json.dumps({B.hex(): {"host": "10.0.0.2", "port": 0}}).encode(),
-        json.dumps({B.hex(): {"host": "10.0.0.2", "port": 7669, "fingerprint": "00"}}).encode(),
-        json.dumps({"b": {"host": "10.0.0.2", "port": 7669}}).encode(),
+        json.dumps({B.hex(): {"host": "10.0.0.2", "port": 0, "fingerprint": None}}).encode(),
+        json.dumps({B.hex(): {"host": "10.0.0.2", "port": 7669, "fingerprint": "AAAA"}}).encode(),
+        json.dumps({"b": {"host": "10.0.0.2", "port": 7669, "fingerprint": None}}).encode(),
     ],
 )
 async def test_damaged_file_is_ignored_and_replaced(tmp_path: Path, content: bytes) -> None:
@@ -77,18 +80,23 @@ async def test_damaged_file_is_ignored_and_replaced(tmp_path: Path, content: byt
     await store(addresses_of(tmp_path, member(B, encode_metadata(METADATA))), tmp_path, {B})
 
 
-async def test_failed_write_is_repeated_after_next_change(tmp_path: Path) -> None:
-    directory, known = tmp_path / "state", member(B, encode_metadata(METADATA))
-    members = MemberDirectory(OWN, "own-name", lambda: [known])
-    addresses = LastAddresses(directory, members)
-    members.refresh()
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(addresses.follow, lambda: {B})
-            for _ in range(100):
-                await trio.lowlevel.checkpoint()
-            directory.mkdir()
-            while not (directory / FILE_NAME).exists():
-                members.refresh()
-                await trio.lowlevel.checkpoint()
-            nursery.cancel_scope.cancel()
+async def test_failed_write_is_repeated_after_next_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known, attempts = member(B, encode_metadata(METADATA)), []
+    directory = MemberDirectory(OWN, "own-name", lambda: [known])
+    directory.refresh()
+
+    async def write(replace_file: Callable[[Path, bytes], None], path: Path, content: bytes) -> None:
+        attempts.append(content)
+        if len(attempts) == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace_file(path, content)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", write)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(LastAddresses(tmp_path, directory).follow, lambda: {B})
+        await wait_all_tasks_blocked()
+        assert len(attempts) == 1
+        directory.refresh()
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert (len(attempts), stored_servers(tmp_path)) == (2, {B})

@@ -11,7 +11,7 @@ An address is only tried, and the connection proves the server's identity. So a 
 unreadable file is ignored. A failed write is repeated after the next change; other alarms report the disk.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -28,15 +28,11 @@ FILE_LIMIT_BYTES = 256 * 1024
 
 
 class StoredAddress(msgspec.Struct, frozen=True):
-    """One server in `addresses.json`; `fingerprint` is the SHA-256 of the certificate that it must show, in hex."""
+    """The fields of a `PeerAddress` in `addresses.json`, with their limits."""
 
     host: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
     port: Annotated[int, msgspec.Meta(ge=1, le=0xFFFF)]
-    fingerprint: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}\\Z")] | None = None
-
-    def address(self) -> PeerAddress:
-        """Return the address for a connection."""
-        return PeerAddress(self.host, self.port, None if self.fingerprint is None else bytes.fromhex(self.fingerprint))
+    fingerprint: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)] | None
 
 
 _File = dict[Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}\\Z")], StoredAddress]
@@ -60,21 +56,11 @@ class LastAddresses:
             present = {each: address for each in servers() if (address := self.address_of(each)) is not None}
             if present != self._stored:
                 with suppress(OSError):
-                    await trio.to_thread.run_sync(replace_file, self._path, _encoded(present))
+                    content = msgspec.json.encode({node_id.hex(): each for node_id, each in sorted(present.items())})
+                    await trio.to_thread.run_sync(replace_file, self._path, content)
                     self._stored = present
                     continue  # There may have been changes during the write.
             await self._member_directory.news()
-
-
-def _encoded(addresses: Mapping[bytes, PeerAddress]) -> bytes:
-    return msgspec.json.encode(
-        {
-            node_id.hex(): StoredAddress(
-                each.host, each.port, None if each.fingerprint is None else each.fingerprint.hex()
-            )
-            for node_id, each in sorted(addresses.items())
-        }
-    )
 
 
 def _read(path: Path) -> dict[bytes, PeerAddress]:
@@ -83,4 +69,6 @@ def _read(path: Path) -> dict[bytes, PeerAddress]:
             found = msgspec.json.decode(file.read(FILE_LIMIT_BYTES), type=_File)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return {}
-    return {bytes.fromhex(node_id): each.address() for node_id, each in found.items()}
+    return {
+        bytes.fromhex(node_id): PeerAddress(each.host, each.port, each.fingerprint) for node_id, each in found.items()
+    }
