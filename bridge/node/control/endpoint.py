@@ -31,7 +31,6 @@ from bridge.node.control.debugging import Debugging
 from bridge.node.control.farm_admin import FarmAdmin
 from bridge.node.control.identity_admin import IdentityAdmin
 from bridge.node.control.key_admin import key_admin
-from bridge.node.control.page import show_page
 from bridge.node.control.routes import Handlers, new_counters
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.control.verdict_watch import VerdictWatch
@@ -133,8 +132,11 @@ async def control_endpoint(
         remote_unproven=shares.control_remote,
     )
     remote = await trio.to_thread.run_sync(open_remote_access, state_dir, local.configuration.control)
-    shows_page = local.configuration.control is not None and local.configuration.control.page
-    handlers: dict[Route[Any], Any] = {PAGE: show_page} if shows_page else {}
+    handlers: dict[Route[Any], Any] = {}
+    if local.configuration.control is not None and local.configuration.control.page:
+        from bridge.node.control.page import show_page  # noqa: PLC0415 - most nodes do not need it
+
+        handlers[PAGE] = show_page
     handlers |= {HISTORY: lambda call: history.page(call.numbers["hours"]), VIEWS: lambda _: perspectives.all()}
     for admin in (farm, identities, keys, Debugging(local.configuration)):
         handlers |= admin.handlers
