@@ -88,7 +88,7 @@ async def test_unreported_leaf_is_excluded_in_advance(node: CommandNode) -> None
     other = "a" * 52
     assert "no server reports this leaf now" in await node.grant({"exclusion": {"hash": other, "excluded": True}})
     assert node.last == Exclusion(other, excluded=True)
-    assert "is listed again" in await node.grant({"exclusion": {"hash": other, "excluded": False}})
+    assert await node.grant({"exclusion": {"hash": other, "excluded": False}}) == f"{other}.b32.i2p is listed again"
     status, code, _ = await node.refusal({"exclusion": {"hash": other, "excluded": False}})
     assert (status, code) == (409, "not-excluded")
 
@@ -236,6 +236,18 @@ async def test_master_is_refused_as_leaf(node: CommandNode) -> None:
         {"cost": {"hash": MASTER_ADDRESS, "factor": 2}},
     ):
         assert (await node.refusal(command))[:2] == (409, "a-master")
+
+
+async def test_order_of_client_key_about_a_master_is_undone(node: CommandNode) -> None:
+    """A client key may write such entries, because only the node of an operator's command refuses them."""
+    master = MASTER_ADDRESS.removesuffix(".b32.i2p")
+    await node.stage.append(signed(Exclusion(master, excluded=True)))
+    await node.stage.append(signed(CostFactor(master, 2.0)))
+    await node.grant({"exclusion": {"hash": master, "excluded": False}})
+    await node.grant({"cost": {"hash": master, "factor": 1}})
+    weights = node.stage.applied_state.state.weights
+    assert master not in weights.excluded
+    assert master not in weights.costs
 
 
 async def test_name_that_is_not_an_address_is_refused(node: CommandNode) -> None:

@@ -101,24 +101,25 @@ class OperatorCommands(Struct, frozen=True):
     # -- leaves --------------------------------------------------------------------------------------------------------
 
     def _exclusion(self, order: requests.ExclusionOrder) -> tuple[Exclusion, str]:
-        leaf_hash = self._leaf_hash(order.hash)
+        leaf_hash = self._leaf_hash(order.hash, is_undo=not order.excluded)
         if not order.excluded and leaf_hash not in self._state.weights.excluded:
             raise Refused(
                 409,
                 "not-excluded",
                 f"{address_of_hash(leaf_hash)} is not excluded; see `garlicfarm farm`",
             )
-        done = "is excluded" if order.excluded else "is listed again"
-        return Exclusion(leaf_hash, order.excluded), f"{address_of_hash(leaf_hash)} {done}{self._unknown(leaf_hash)}"
+        done = f"is excluded{self._unknown(leaf_hash)}" if order.excluded else "is listed again"
+        return Exclusion(leaf_hash, order.excluded), f"{address_of_hash(leaf_hash)} {done}"
 
     def _cost(self, order: requests.CostOrder) -> tuple[CostFactor, str]:
-        leaf_hash = self._leaf_hash(order.hash)
+        leaf_hash = self._leaf_hash(order.hash, is_undo=order.factor == 1)
         text = f"{address_of_hash(leaf_hash)} has the factor {order.factor:g}{self._unknown(leaf_hash)}"
         return CostFactor(leaf_hash, order.factor), text
 
-    def _leaf_hash(self, text: str) -> str:
+    def _leaf_hash(self, text: str, *, is_undo: bool) -> str:
+        """Return the hash of a leaf, or to undo an entry of a client key also the hash of a master."""
         found = _hash(text, "leaves")
-        if found in {hash_of(master) for master in self._state.masters}:
+        if not is_undo and found in {hash_of(master) for master in self._state.masters}:
             raise Refused(409, "a-master", f"{address_of_hash(found)} is a master; exclude and weigh its leaves")
         return found
 
