@@ -531,6 +531,16 @@ async def test_removed_leader_leads_until_removal_is_committed(tmp_path: Path) -
         assert await values_of(successor, produced.base_offset + 1) == [b"one", b"two"]
 
 
+async def test_removal_of_negative_voter_id_is_invalid(tmp_path: Path) -> None:
+    async with opened(formatted(tmp_path, 1, dynamic=True)) as quorum:
+        directory = UUID(bytes=(await quorum.leader()).key.directory)
+        removed = await request_to_leader(
+            quorum, admin.RemoveRaftVoterRequest(voter_id=-1, voter_directory_id=directory)
+        )
+    refusal = "-1 is not an id of a voter"
+    assert removed == admin.RemoveRaftVoterResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=refusal)
+
+
 async def test_restarted_voter_starts_from_snapshot(tmp_path: Path) -> None:
     """A snapshot has the records and the producers."""
     settings = formatted(tmp_path, 3, dynamic=True)

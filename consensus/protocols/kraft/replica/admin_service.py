@@ -198,7 +198,9 @@ class AdminService:
 
     async def _remove(self, request: admin.RemoveRaftVoterRequest) -> Outcome:
         voters = self._server.describe().raft.configuration.voters
-        key = ReplicaKey(max(0, request.voter_id), request.voter_directory_id.bytes)
+        if request.voter_id < 0:
+            return ErrorCode.INVALID_REQUEST, f"{request.voter_id} is not an id of a voter"
+        key = ReplicaKey(request.voter_id, request.voter_directory_id.bytes)
         left = tuple(server for server in voters if server.server_id != key)
         if len(left) == len(voters):
             return ErrorCode.VOTER_NOT_FOUND, f"no voter has id {request.voter_id} and this directory id"
@@ -226,9 +228,10 @@ class AdminService:
         if not self._is_dynamic:
             return ErrorCode.NONE, None
         versions = request.k_raft_version_feature
-        if not versions.min_supported_version <= 1 <= versions.max_supported_version or not request.listeners:
+        supports_voters = versions.min_supported_version <= 1 <= versions.max_supported_version
+        if not supports_voters or not request.listeners or request.voter_id < 0:
             return ErrorCode.INVALID_REQUEST, None
-        key = ReplicaKey(max(0, request.voter_id), request.voter_directory_id.bytes)
+        key = ReplicaKey(request.voter_id, request.voter_directory_id.bytes)
         updated = server_of(key, request.listeners)
         voters = self._server.describe().raft.configuration.voters
         if key not in {server.server_id for server in voters}:
