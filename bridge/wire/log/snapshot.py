@@ -122,7 +122,7 @@ class _Documents:
     """Assembles chunks of any size into documents."""
 
     def __init__(self) -> None:
-        self._buffer = b""
+        self._buffer = bytearray()
         self._documents: list[bytes] = []
 
     def feed(self, chunk: bytes) -> None:
@@ -134,8 +134,8 @@ class _Documents:
             end = _LENGTH.size + length
             if len(self._buffer) < end:
                 break
-            self._documents.append(self._buffer[_LENGTH.size : end])
-            self._buffer = self._buffer[end:]
+            self._documents.append(bytes(self._buffer[_LENGTH.size : end]))
+            del self._buffer[:end]
 
     def finish(self) -> FarmSnapshot:
         if self._buffer:
