@@ -50,6 +50,15 @@ CUT = 2
 _NO_RECORD = bytes(RECORD_HEADER_BYTES)
 
 
+OTHER_FORMAT = (
+    "The storage is not damaged. Run the version that wrote it, or move the directory away and let the node join again"
+    " as a new server, if the other servers have the log. A node of a farm can also take its state to this version:"
+    " make a backup with that version (`garlicfarm backup`), and restore it into a new directory with this one"
+    " (`garlicfarm restore`)"
+)
+"""The remedy for a `FormatError`."""
+
+
 class RecordError(Exception):
     """Invalid bytes of a record; the text is the reason."""
 

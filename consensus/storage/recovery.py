@@ -42,6 +42,7 @@ from consensus.storage.records import (
     CHUNK_BYTES,
     CUT,
     GROUP,
+    OTHER_FORMAT,
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
     RECORD_MAGIC_OFFSET,
@@ -62,13 +63,6 @@ _REBUILD = (
     "The server stops here on purpose: entries that it acknowledged are missing, and a restart could lose them for"
     " the whole farm. Move the directory away and let the node join again as a new server; the other servers send it"
     " the log"
-)
-
-_OTHER_FORMAT = (
-    "The storage is not damaged. Run the version that wrote it, or move the directory away and let the node join again"
-    " as a new server, if the other servers have the log. A node of a farm can also take its state to this version:"
-    " make a backup with that version (`garlicfarm backup`), and restore it into a new directory with this one"
-    " (`garlicfarm restore`)"
 )
 
 
@@ -176,7 +170,7 @@ class _Scanner:
         try:
             header = decode_segment_header(self._reader.read(file, 0, SEGMENT_HEADER_BYTES))
         except FormatError as error:
-            raise StorageError(f"the segment '{file}' cannot be read: {error}. {_OTHER_FORMAT}") from error
+            raise StorageError(f"the segment '{file}' cannot be read: {error}. {OTHER_FORMAT}") from error
         except RecordError as error:
             raise DamagedStorageError(f"the segment '{file}' cannot be read: {error}. {_REBUILD}") from error
         if header.binding != self._binding:

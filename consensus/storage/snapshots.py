@@ -26,12 +26,13 @@ from consensus.storage.disk import (
     DiskReader,
     RemoveFile,
     RenameFile,
+    StorageError,
     SyncDirectory,
     SyncFile,
     WriteBytes,
 )
 from consensus.storage.journal import NEW_SUFFIX
-from consensus.storage.records import Binding, RecordError
+from consensus.storage.records import OTHER_FORMAT, Binding, FormatError, RecordError
 from consensus.storage.snapshot_form import IMAGE, IMAGE_FORMAT, PLAIN, SnapshotForm, SnapshotReading
 from consensus.storage.snapshot_image import ImageReader
 
@@ -176,6 +177,8 @@ def _check_file(reader: DiskReader, file: str, binding: Binding, form: SnapshotF
     try:
         block = reader.read(file, 0, HEADER_BYTES)
         owner, last, size_bytes, checksum, file_format = _decode_header(block)
+    except FormatError as error:
+        raise StorageError(f"the snapshot '{file}' cannot be read: {error}. {OTHER_FORMAT}") from error
     except RecordError as error:
         raise DamagedStorageError(f"the snapshot '{file}' cannot be read: {error}. {remedy}") from error
     if owner != binding:
@@ -261,7 +264,7 @@ def _decode_header(block: bytes) -> tuple[Binding, LogId, int, int, int]:
         raise RecordError("not a snapshot")
     if file_format not in _FORMATS:
         known = f"{_FORMATS[0]} to {_FORMATS[-1]}"
-        raise RecordError(f"written by another version of this program (format {file_format}, not one of {known})")
+        raise FormatError(f"written by another version of this program (format {file_format}, not one of {known})")
     return Binding(node_id, storage_id), LogId(index, term), size_bytes, checksum, file_format
 
 

@@ -13,7 +13,8 @@ from consensus.net.memory import MemoryNetwork
 from consensus.protocols.kafka.wire.records import Record, RecordBatch
 from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
 from consensus.server.options import ServerOptions
-from consensus.storage.disk import DamagedStorageError, WriteBytes
+from consensus.storage.checksum import crc32c
+from consensus.storage.disk import DamagedStorageError, StorageError, WriteBytes
 from consensus.storage.planner import Owner, Recovery, StorageOptions, recover
 from consensus.storage.snapshot_form import IMAGE, PLAIN, SnapshotForm
 from consensus.storage.snapshots import HEADER_BYTES, SnapshotWriter, snapshot_file, stored_snapshot
@@ -91,6 +92,19 @@ def test_damaged_snapshot_is_detected(form: SnapshotForm, place: int) -> None:
     disk.run([WriteBytes(file, at, bytes([disk.read(file, at, 1)[0] ^ 1]))])
     with pytest.raises(DamagedStorageError):
         open_(disk, form)
+
+
+@FORMS
+def test_snapshot_of_later_format_is_not_reported_as_damage(form: SnapshotForm) -> None:
+    disk = CrashDisk()
+    take(disk, form)
+    header = bytearray(disk.read(snapshot_file(LAST), 0, HEADER_BYTES))
+    header[12:14] = (9).to_bytes(2, "big")
+    header[:4] = crc32c(bytes(header[4:])).to_bytes(4, "big")
+    disk.run([WriteBytes(snapshot_file(LAST), 0, bytes(header))])
+    with pytest.raises(StorageError, match=r"format 9, not one of 1 to 3.*The storage is not damaged") as refused:
+        open_(disk, form)
+    assert not isinstance(refused.value, DamagedStorageError)
 
 
 @FORMS

@@ -148,7 +148,7 @@ async def test_snapshot_of_format_without_proofs_is_read() -> None:
 async def test_snapshot_of_later_format_is_refused() -> None:
     [document] = encode_farm(snapshot_of(eventful_log()))
     head: dict[str, Any] = msgspec.msgpack.decode(document[4:])
-    data = msgspec.msgpack.encode(head | {"version": 9})
+    data = msgspec.msgpack.encode(head | {"version": 9, "farm": "of another shape"})
     with pytest.raises(FarmSnapshotError, match="format 9; this version reads formats 1 to 3"):
         await decode_farm(chunks(len(data).to_bytes(4) + data))
 

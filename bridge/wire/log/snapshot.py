@@ -108,6 +108,10 @@ def _head(document: bytes) -> FarmHead:
             found["version"] = _VERSION
         case {"version": version} if version == _WITHOUT_AUTHORS:
             found["version"] = _VERSION
+        case {"version": int(version)} if not 1 <= version <= _VERSION:
+            raise FarmSnapshotError(
+                f"the farm's snapshot has format {version}; this version reads formats 1 to {_VERSION}"
+            )
         case _:
             pass
     return msgspec.convert(found, FarmHead)
@@ -147,10 +151,6 @@ class _Documents:
             history = [msgspec.msgpack.decode(document, type=FarmHistory) for document in self._documents[1:]]
         except (ValueError, msgspec.MsgspecError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FarmSnapshotError(f"the farm's snapshot was written by another version: {error}") from error
-        if head.version != _VERSION:
-            raise FarmSnapshotError(
-                f"the farm's snapshot has format {head.version}; this version reads formats 1 to {_VERSION}"
-            )
         return FarmSnapshot(
             head.farm,
             head.period_ms,
