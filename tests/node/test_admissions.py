@@ -121,6 +121,33 @@ async def test_new_node_stores_announced_raft_id(tmp_path: Path) -> None:
     assert AdmissionStore(tmp_path, FOUNDING, C, founded=False).own_id == 3
 
 
+class AnnouncingFarm(FakeFarm):
+    """Announces the Raft id directly after the first look, and wakes only the tasks that wait then."""
+
+    def announced_admissions(self, node_id: bytes, cluster_id: bytes) -> list[tuple[FarmMember, int]]:
+        found = super().announced_admissions(node_id, cluster_id)
+        if not found:
+            trio.lowlevel.spawn_system_task(self.announce)
+        return found
+
+    async def announce(self) -> None:
+        self.announcements = [(A, 3)]
+        self.something_new.set()
+        self.something_new = trio.Event()
+
+    async def news(self) -> None:
+        await self.something_new.wait()
+
+
+async def test_announcement_directly_after_look_is_not_lost(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The order of tasks within a turn is random, so one try might not find a lost announcement."""
+    for number in range(20):
+        notes = AdmissionStore(tmp_path / f"{number}", FOUNDING, C, founded=False)
+        (tmp_path / f"{number}").mkdir()
+        with trio.fail_after(60):
+            assert await search(notes, AnnouncingFarm()).until_known() == 3
+
+
 @pytest.mark.parametrize(("node_id", "raft_id"), [(A, 1), (A, 3), (C, 2)])
 async def test_raft_id_of_other_node_or_unstored_founder_is_refused(
     tmp_path: Path, autojump_clock: MockClock, node_id: bytes, raft_id: int

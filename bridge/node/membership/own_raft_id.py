@@ -79,14 +79,13 @@ class OwnRaftId:
                 f"this node ({node_id}) has found its farm, and is not admitted to it",
                 f"at a voter of the farm: `garlicfarm node approve {node_id}`",
             )
-            notices = self._notices(None)
-            notice = await self._proven(notices)
-            if notice is not None:
-                await self._notes.store_announced(notice)
-            elif notices:
-                await trio.sleep(RETRY_S)
-            else:
+            if not (notices := self._notices(None)):
+                # No other task runs between the look and this wait, so an announcement cannot be missed.
                 await self._member_directory.news()
+            elif (notice := await self._proven(notices)) is not None:
+                await self._notes.store_announced(notice)
+            else:
+                await trio.sleep(RETRY_S)
         self._alarms.clear(NOT_ADMITTED)
         return own_id
 
