@@ -109,6 +109,8 @@ class Operator:
         """Members that the operator keeps stopped."""
         self.joining: set[str] = set()
         """Machines in `World.away` whose nodes run already: they become members when the log has them as servers."""
+        self.leaving: set[str] = set()
+        """Machines in `World.away` whose servers may still be voters: the log has not removed them yet."""
         self.waits_for = ""
         """The repeated order."""
         self.wrong: list[str] = []
@@ -525,6 +527,7 @@ class Operator:
         """Count a machine as away, even if it has not joined completely."""
         self._world.away.add(name)
         self.joining.discard(name)
+        self.leaving.add(name)
 
     def _disk(self, name: str) -> Disk:
         disk = self._world.hosts[name].disk
@@ -563,6 +566,7 @@ class Operator:
         await self._ordered("servers are the members", settled)
         self._world.away -= self.joining
         self.joining.clear()
+        self.leaving.clear()
 
     async def _ordered(self, what: str, ask: Callable[[ControlClient], Awaitable[T]]) -> T:
         """Send an order to one running member after another, until one of them carries it out."""

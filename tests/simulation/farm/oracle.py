@@ -211,16 +211,17 @@ class Truth:
         """Return True if a node has long been in a majority of working servers that reach all running ones.
 
         A node that does not reach the leader lacks a quorum, although the other servers have a quorum. While nodes
-        join, the members are not exactly the voters.
+        join, the members are not exactly the voters. A server that left or was evicted votes until the log removes it.
         """
-        if self._driver.operator.joining:
+        operator = self._driver.operator
+        if operator.joining:
             return False
         running = [each for each in self._world.members if self.lasts_s("runs", each)]
         works = [each for each in running if self.lasts_s("works", each) > LATE_S]
         pairs = combinations(running, 2)
         return (
             name in running
-            and len(works) > len(self._world.members) // 2
+            and len(works) > (len(self._world.members) + len(operator.leaving)) // 2
             and all(self.lasts_s("linked", *sorted(pair)) > LATE_S for pair in pairs)
         )
 

@@ -123,6 +123,28 @@ def test_start_between_two_looks_begins_facts_again() -> None:
     simulate(SEED, facts_after_restarts)
 
 
+async def quorum_before_and_after_removal() -> tuple[bool, bool]:
+    """Return whether two of three members have a quorum: while an evicted server still votes, and later."""
+    async with World.open(SEED, hosts=4, disk=Disk) as world:
+        driver = NemesisDriver(world, (), Parts())
+        truth = Truth(world, driver, Observer(lambda: world.time_s))
+        first, second, _, evicted = world.hosts.values()
+        driver.operator._go(evicted.name)
+        first.run = second.run = Run()
+        truth.look()
+        await trio.sleep(LATE_S + 1)
+        truth.look()
+        before = truth.has_quorum(first.name)
+        driver.operator.leaving.clear()
+        after = truth.has_quorum(first.name)
+        first.run = second.run = None
+        return before, after
+
+
+def test_evicted_server_counts_as_voter_until_its_removal() -> None:
+    assert simulate(SEED, quorum_before_and_after_removal) == (False, True)
+
+
 async def had_rotation() -> bool:
     """Return True if a trial without faults had a rotation of keys at any time."""
     async with World.open(SEED, hosts=1, disk=Disk) as world:
