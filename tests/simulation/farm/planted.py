@@ -543,7 +543,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
     ),
     "a quorum is always lost": Planted(1, "formation", ((QuorumWatch, "left_ms", lambda _: lambda *_: -1),)),
     "the alarm of isolation never ends": Planted(
-        1, "healing", ((Joiner, "peers_changed", _isolation_never_ends),), LONG_ISOLATION, 22.0
+        2, "healing", ((Joiner, "peers_changed", _isolation_never_ends),), LONG_ISOLATION, 22.0
     ),
     "dead members stay dead": Planted(
         1, "healing", ((Updates, "apply_alive", _dead_members_stay_dead),), LONG_ISOLATION, 22.0
