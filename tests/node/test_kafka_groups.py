@@ -179,6 +179,33 @@ async def test_commit_without_outcome_committed_is_refused(autojump_clock: MockC
         await FarmGroupOffsets(CurrentFarm(), TOPIC, stage.alarms).commit(GROUP, at(1), None)
 
 
+async def test_held_commit_of_earlier_term_is_refused(autojump_clock: MockClock) -> None:
+    """Another coordinator may have written a newer offset between the terms."""
+    stage = await leading_stage()
+    offsets = offsets_of(stage)
+    await stage.append(b"{}")
+    await offsets.commit(GROUP, at(2), None)
+
+    async def held() -> None:
+        with pytest.raises(ProduceRefusedError) as caught:
+            await offsets.commit(GROUP, at(1), None)
+        assert caught.value.error_code is ErrorCode.NOT_COORDINATOR
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(held)
+        await wait_all_tasks_blocked()
+        stage.lead(OTHER)
+        stage.lead(OWN)
+        farm = stage.applied_state.farm
+        farm.state = replace(farm.state, applied_term=stage.server.role.term)
+        assert offsets.is_coordinator()
+    assert written_offsets(stage) == [2]
+    await stage.append(b"{}")
+    farm.state = replace(farm.state, applied_term=stage.server.role.term)
+    await offsets.commit(GROUP, at(4), None)
+    assert written_offsets(stage) == [2, 4], "a commit of the new term is written"
+
+
 async def test_offsets_of_other_topics_are_ignored() -> None:
     stage = await leading_stage()
     await offsets_of(stage).commit(GROUP, {"other": CommittedOffset(1, 1, "")}, None)

@@ -12,7 +12,8 @@ A commit is acknowledged when its entry, or a later one of its group, is committ
 be faster, but a failure of the leader could then lose the acknowledged offset.
 
 *Only the leader writes*: it is the groups' coordinator, and never writes through another server. An offset of a deposed
-coordinator must not follow an offset of the next one. docs/reference/kafka.md has the limits and the cost of commits.
+coordinator must not follow an offset of the next one. So a commit that waits while the term changes is refused, even if
+this server leads again. docs/reference/kafka.md has the limits and the cost of commits.
 """
 
 from collections.abc import Collection, Mapping
@@ -47,6 +48,8 @@ class _Group(Struct):
 
     newest: CommittedOffset
     principal: str | None
+    term: int
+    """The Raft term at the arrival of `newest`."""
     lock: trio.Lock = field(default_factory=trio.Lock)
     requested: int = 0
     noted: int = 0
@@ -100,10 +103,10 @@ class FarmGroupOffsets:
         if offset is None:
             await trio.lowlevel.checkpoint()
             return
-        self._ready(group, principal)
+        term = self._ready(group, principal).replica.server.role.term
         self._check_position(offset)
-        known = self._groups.setdefault((group, principal), _Group(offset, principal))
-        known.newest = offset
+        known = self._groups.setdefault((group, principal), _Group(offset, principal, term))
+        known.newest, known.term = offset, term
         known.requested += 1
         known.waiting += 1
         try:
@@ -163,6 +166,9 @@ class FarmGroupOffsets:
                     await trio.sleep_until(due_s)
                     continue
                 known.next_s = trio.current_time() + EVERY_S
+                if farm.replica.server.role.term != known.term:
+                    text = "another server may have led while this commit waited"
+                    raise ProduceRefusedError(ErrorCode.NOT_COORDINATOR, text)
                 await self._write(farm, group, newest, known.principal)
                 # Checked again: another user's entry may have been applied first, or the table of groups may be full.
                 self._check_owner(farm, group, known.principal)
