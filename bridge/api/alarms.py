@@ -105,7 +105,8 @@ KEY_RETIRED: Final = _critical(
     " eviction the alarm may end automatically, when enough members confirm the new key. Or this node lacks a peer, and"
     " receives its farm's gossip under an unknown key. Then this node's key file, or the sender's, is out of date",
     "run `garlicfarm keys export FILE` on a node of the farm, copy that file to this node as its key file, and"
-    " restart this node; see `garlicfarm help rotate-keys`",
+    " restart this node; see `garlicfarm help rotate-keys`. If all nodes have this alarm, run `garlicfarm keys"
+    " replace` at a voter",
 )
 FORMATION: Final = _critical(
     "formation",

@@ -263,7 +263,8 @@ class GossipKeyAdmin(KeyAdmin):
                 409,
                 "node-refused",
                 "the farm has removed the keys of this node, so its ring is not the farm's: query another node of the"
-                " farm (--node)",
+                " farm (--node). If all nodes refuse this request, no node could open the farm's last keys: replace"
+                " them with `garlicfarm keys replace` at a voter",
             )
 
     def _require_majority(self) -> None:

@@ -140,7 +140,9 @@ class Identities:
             why = str(error) if box else "no key was sealed for this node, because its public key was unknown then"
             text = f"the farm's keys were replaced, but this node lacks the new one: {why}"
             self._lacks_key = True
-            self.alarms.set(KEY_RETIRED, text, self.farm_keys.way_back)
+            # A hostile leader can begin an era that no node can open. A new era replaces it.
+            cure = "if all nodes have this alarm, run `garlicfarm keys replace` at a voter"
+            self.alarms.set(KEY_RETIRED, text, f"{self.farm_keys.way_back}; {cure}")
             return False
         await self._begin_era(group, keyring, content)
         return True

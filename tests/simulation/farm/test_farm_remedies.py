@@ -6,12 +6,16 @@ from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Final
+from unittest.mock import patch
 
 import pytest
 import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.api.view import AlarmView
 from bridge.node.control.client import ControlError
+from bridge.node.control.orders import era_sealing
+from bridge.wire.keys.box import seal_key
 from tests.remedies.collect import ROOT, Remedy, in_sources, in_text
 from tests.simulation.farm.command_line import CommandLine
 from tests.simulation.farm.fault_walk import FORMED_S, until_healthy
@@ -77,6 +81,31 @@ async def retired_key(world: World) -> None:
     await until_healthy(world)
 
 
+async def unreadable_keys(world: World) -> None:
+    """Commit keys that no node can open, as a hostile leader does; a new replacement is the remedy."""
+    line = CommandLine(world)
+    await world.join(4)
+    await until_alarm(world, "waiting-for-approval")
+    unknown = Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key().public_bytes_raw()
+    with line.installed():
+        with patch.object(era_sealing, "seal_key", lambda content, _, label: seal_key(content, unknown, label)):
+            assert (await line.at("node-1", "keys", "replace", "--yes")).exit_code == 0
+        await until_alarm(world, "key-retired")
+        await world.stop("node-3")
+        await world.start("node-3")
+        assert (await line.at("node-1", "node", "approve", "node-4", "--yes")).exit_code == 0
+        await trio.sleep(FORMED_S)
+        for name in world.members:
+            refused = await line.at(name, "keys", "export", str(world.directory / "refused.key"))
+            assert "garlicfarm keys replace" in refused.output, f"{name}: {refused.output}"
+        assert (await line.at("node-3", "keys", "replace", "--yes")).exit_code == 0
+        await trio.sleep(5)
+        for name in world.members:
+            exported = await line.at(name, "keys", "export", str(world.directory / f"{name}.replaced.key"))
+            assert exported.exit_code == 0, f"{name}: {exported.output}"
+    await until_healthy(world)
+
+
 async def lost_server(world: World) -> None:
     await world.kill("node-4")
     world.away.add("node-4")
@@ -95,6 +124,10 @@ async def in_sequence(*situations: Callable[[World], Awaitable[None]]) -> None:
 
 def test_typed_remedies_end_their_alarms() -> None:
     simulate(SEED, lambda: in_sequence(waiting_node, outdated_key_file, damaged_key_file, retired_key, lost_server))
+
+
+def test_keys_that_no_node_can_open_are_replaced() -> None:
+    simulate(SEED, lambda: in_sequence(unreadable_keys))
 
 
 def advised_by_alarms() -> list[Remedy]:
