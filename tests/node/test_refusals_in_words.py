@@ -243,6 +243,26 @@ async def test_alarms_end_when_refused_side_is_accepted(tmp_path: Path) -> None:
         await found.until(lambda: not found.bob.alarms.active())
 
 
+@pytest.mark.parametrize(
+    ("fault", "ends"),
+    [
+        (Fault.WRONG_CLUSTER, True),
+        (Fault.WRONG_VERSION, True),
+        (Fault.WRONG_SERVER, True),
+        (Fault.REPLAYED, False),
+        (Fault.UNPROVEN, False),
+        (Fault.UNKNOWN_IDENTITY, False),
+    ],
+)
+async def test_connection_ends_alarm_of_corrected_fault(fault: Fault, *, ends: bool) -> None:
+    bob = Operator("bob")
+    bob.refused.incident(Incident(fault, "10.0.0.7", "refused"))
+    bob.refused.connected("10.0.0.8")
+    assert bob.alarm(PEERS_REFUSED.kind) is not None
+    bob.refused.connected("10.0.0.7")
+    assert (bob.alarm(PEERS_REFUSED.kind) is None) is ends
+
+
 async def test_alarms_end_without_new_incidents(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) -> None:
     bob = Operator("bob")
     nursery.start_soon(bob.refused.run)

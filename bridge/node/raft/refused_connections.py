@@ -4,7 +4,8 @@
     this node refuses a caller ──▶ alarm `peers-refused`     for ten minutes
 
 The ten minutes begin again with each refusal. A successful connection in either direction removes the peer from the
-first alarm. From the second alarm, it removes only wrong passwords of the last 30 s.
+first alarm. From the second alarm, it removes the faults of settings and versions, and wrong passwords of the last
+30 s.
 
 Both sides report a refusal, because the operator may check only one of them. The fault is usually at the refused node:
 a wrong password, clock or version. So the refusing node names the caller. Any machine on the network can cause some
@@ -40,6 +41,8 @@ LOOK_EVERY_S = 5.0
 SHOWN_MAX = 4
 REMEMBERED_MAX = 64
 REPORT_EVERY_S = 600.0
+_CORRECTED = (Fault.WRONG_CLUSTER, Fault.WRONG_VERSION, Fault.WRONG_SERVER)
+"""Faults of a peer that a successful connection disproves. An attacker could cause the other faults at its address."""
 _SERVER = re.compile(r"\bserver ([1-9][0-9]{0,9})\b")
 
 _DO_WHERE_REFUSED = {
@@ -140,7 +143,7 @@ class RefusedConnections:
         self._show()
 
     def connected(self, peer: str) -> None:
-        """Clear the refusals by a peer, and its recent wrong password, after a connection in either direction.
+        """Clear the refusals by a peer, and its corrected faults, after a connection in either direction.
 
         Members receive new keys at different times, so a member may send an old password shortly before the new one.
         """
@@ -149,6 +152,8 @@ class RefusedConnections:
         refused = self._peers.get((peer, Fault.WRONG_CREDENTIALS))
         if refused is not None and trio.current_time() - refused[1] < MOMENT_S:
             del self._peers[peer, Fault.WRONG_CREDENTIALS]
+        for fault in _CORRECTED:
+            self._peers.pop((peer, fault), None)
         self._show()
 
     def _named(self, found: re.Match[str]) -> str:
