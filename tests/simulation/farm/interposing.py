@@ -37,6 +37,7 @@ from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.node.membership import member_directory
 from bridge.node.settings import machine
 from bridge.wire.log import proof
+from consensus.server import applying
 from consensus.storage.disk_thread import DiskThread
 from gossip.node import LanInterface, lan_interfaces, resumption
 from gossip.node.udp import UdpNetwork
@@ -49,6 +50,8 @@ from tests.simulation.farm.versions import COMPARING, LevelOfHost, metadata_of_l
 NETWORK_BITS: Final = ".255"
 _PRODUCT: Final = ("bridge.", "consensus.", "gossip.")
 _NS: Final = 1_000_000_000
+APPLIED_AT_ONCE: Final = 4
+"""Limit of the entries that the state machine applies without a yield: the entries of a trial are few."""
 PROOFS_MAX: Final = 256
 """Number of verified entries whose results are cached, because all nodes verify the same entries."""
 Replacement = tuple[object, object]
@@ -195,6 +198,17 @@ def _figures() -> SimpleNamespace:
     )
 
 
+class _YieldTime(float):
+    """A time between two yields that has passed immediately or not, by the random source of the calling machine.
+
+    Virtual time does not advance while the state machine applies entries, so the product's time would never pass.
+    """
+
+    def __radd__(self, now_s: float) -> float:
+        host = current_host.get()
+        return now_s + (host.random.choice((0.0, float(self))) if host is not None else float(self))
+
+
 class Patches:
     """Attributes and other places, replaced until the end of the block."""
 
@@ -281,6 +295,8 @@ def interposed(datagrams: MemoryDatagrams, sockets: Sockets) -> Iterator[None]:
         patches.set(X25519PrivateKey, "generate", _generated(X25519PrivateKey, 32))
         patches.set(ec, "generate_private_key", _curve_key)
         patches.set(x509.CertificateBuilder, "sign", _sign)
+        patches.set(applying, "APPLIED_AT_ONCE", APPLIED_AT_ONCE)
+        patches.set(applying, "YIELD_S", _YieldTime(applying.YIELD_S))
         for module in (trio.to_thread, sys.modules["trio._path"]):
             patches.set(module, "run_sync", in_place)
         patches.set(trio, "open_signal_receiver", _signals(trio.open_signal_receiver))

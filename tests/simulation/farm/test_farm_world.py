@@ -6,23 +6,29 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from math import inf
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import trio
 
 from bridge.api.view import VerdictKind
+from consensus.core.effects import Apply
+from consensus.core.model import Entry
+from consensus.server.applying import Applying
 from tests.simulation.farm.command_line import CommandLine
 from tests.simulation.farm.disk import Disk
 from tests.simulation.farm.fault_walk import farm_with_faults, until_healthy, verdicts
 from tests.simulation.farm.host import Run
 from tests.simulation.farm.hostile import Parts
+from tests.simulation.farm.interposing import APPLIED_AT_ONCE
 from tests.simulation.farm.nemeses import Fault, Nemesis
 from tests.simulation.farm.nemesis_driver import NemesisDriver
 from tests.simulation.farm.observing import Observer
 from tests.simulation.farm.oracle import LATE_S, Truth
-from tests.simulation.farm.world import World, simulate
+from tests.simulation.farm.world import World, as_host, simulate
 
 SEED = 33
 
@@ -175,3 +181,36 @@ async def arrived_sizes() -> tuple[list[int], list[int]]:
 
 def test_small_mtu_drops_larger_datagrams_until_it_ends() -> None:
     assert simulate(SEED, arrived_sizes) == ([548], [548, 549])
+
+
+async def tasks_between_entries() -> set[bool]:
+    """Apply entries on a machine; return whether other tasks ran before each part of the entries."""
+    ran, parts = 0, []
+
+    class Machine:
+        async def apply(self, first: int, entries: tuple[Entry, ...]) -> None:
+            assert (first % APPLIED_AT_ONCE, len(entries)) == (1, APPLIED_AT_ONCE)
+            parts.append(ran)
+
+    async def count() -> None:
+        nonlocal ran
+        while True:
+            await trio.lowlevel.checkpoint()
+            ran += 1
+
+    async def unused(*arguments: object) -> tuple[Entry, ...]:
+        raise AssertionError(arguments)
+
+    async with World.open(SEED) as world, trio.open_nursery() as nursery:
+        applying = Applying(cast("Any", Machine()), 1 << 20)
+        applying.push(Apply(1, tuple(Entry.command(1, b"x") for _ in range(30 * APPLIED_AT_ONCE)), 1))
+        with as_host(world.hosts["node-1"]):
+            nursery.start_soon(applying.run, unused, cast("Any", unused))
+        nursery.start_soon(count)
+        await applying.wait_applied(30 * APPLIED_AT_ONCE)
+        nursery.cancel_scope.cancel()
+    return {later > earlier for earlier, later in pairwise(parts)}
+
+
+def test_apply_task_yields_after_some_parts_by_seed() -> None:
+    assert simulate(SEED, tasks_between_entries) == {False, True}
