@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 from msgspec.structs import replace
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
-from bridge.node.membership.last_addresses import FILE_NAME, LastAddresses
+from bridge.node.membership.last_addresses import FILE_NAME, RETRY_S, LastAddresses
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.wire.membership.metadata import encode_metadata
 from consensus.protocols.garlic_farm import PeerAddress
@@ -80,14 +80,16 @@ async def test_damaged_file_is_ignored_and_replaced(tmp_path: Path, content: byt
     await store(addresses_of(tmp_path, member(B, encode_metadata(METADATA))), tmp_path, {B})
 
 
-async def test_failed_write_is_repeated_after_next_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_write_is_repeated_after_change_or_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
     known, attempts = member(B, encode_metadata(METADATA)), []
     directory = MemberDirectory(OWN, "own-name", lambda: [known])
     directory.refresh()
 
     async def write(replace_file: Callable[[Path, bytes], None], path: Path, content: bytes) -> None:
         attempts.append(content)
-        if len(attempts) == 1:
+        if len(attempts) <= 2:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         replace_file(path, content)
 
@@ -98,5 +100,7 @@ async def test_failed_write_is_repeated_after_next_change(tmp_path: Path, monkey
         assert len(attempts) == 1
         directory.refresh()
         await wait_all_tasks_blocked()
+        assert len(attempts) == 2
+        await trio.sleep(2 * RETRY_S)
         nursery.cancel_scope.cancel()
-    assert (len(attempts), stored_servers(tmp_path)) == (2, {B})
+    assert (len(attempts), stored_servers(tmp_path)) == (3, {B})

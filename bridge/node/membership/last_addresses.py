@@ -8,13 +8,13 @@ Only gossip knows the addresses of servers. If UDP is blocked, running servers s
 failure of all of them gossip would fail, and the servers could not elect a leader.
 
 An address is only tried, and the connection proves the server's identity. So a wrong address costs an attempt, and an
-unreadable file is ignored. A failed write is repeated after the next change; other alarms report the disk.
+unreadable file is ignored. A failed write is repeated; other alarms report the disk.
 """
 
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from math import inf
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 import trio
@@ -25,6 +25,8 @@ from consensus.storage import replace_file
 
 FILE_NAME = "addresses.json"
 FILE_LIMIT_BYTES = 256 * 1024
+RETRY_S: Final = 10.0
+"""Longest time from a failed write until the next one."""
 
 
 class StoredAddress(msgspec.Struct, frozen=True):
@@ -54,13 +56,18 @@ class LastAddresses:
         """Store the addresses of the identities that `servers` returns, until canceled."""
         while True:
             present = {each: address for each in servers() if (address := self.address_of(each)) is not None}
+            wait_s = inf
             if present != self._stored:
-                with suppress(OSError):
-                    content = msgspec.json.encode({node_id.hex(): each for node_id, each in sorted(present.items())})
+                content = msgspec.json.encode({node_id.hex(): each for node_id, each in sorted(present.items())})
+                try:
                     await trio.to_thread.run_sync(replace_file, self._path, content)
+                except OSError:
+                    wait_s = RETRY_S
+                else:
                     self._stored = present
                     continue  # There may have been changes during the write.
-            await self._member_directory.news()
+            with trio.move_on_after(wait_s):
+                await self._member_directory.news()
 
 
 def _read(path: Path) -> dict[bytes, PeerAddress]:
