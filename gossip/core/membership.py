@@ -19,7 +19,7 @@ visited in the order of insertion (dicts, never sets of bytes), so that a run re
 
 from collections.abc import Mapping
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -27,6 +27,49 @@ from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status, i
 from gossip.core.messages import CountedDrop
 
 _LIVE = (Status.ALIVE, Status.SUSPECT)
+
+
+class Member(Protocol):
+    """One other member, as this node sees it. The values follow the member; callers must not change them.
+
+    A copy of each member for each view would take a megabyte for ten thousand members.
+    """
+
+    @property
+    def info(self) -> NodeInfo:
+        """The member's signed description."""
+
+    @property
+    def node_id(self) -> NodeId:
+        """The member's id."""
+
+    @property
+    def status(self) -> Status:
+        """The member's status."""
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """The incarnation of the status."""
+
+    @property
+    def is_peer(self) -> bool:
+        """True if this node probes the member and gossips with it."""
+
+    @property
+    def since_ms(self) -> int:
+        """The start of the present status, by this core's clock."""
+
+    @property
+    def round_trip_ms(self) -> int | None:
+        """The last round trip, if any."""
+
+    @property
+    def peer_count(self) -> int | None:
+        """The number of peers that the member last reported, if any."""
+
+    @property
+    def equivocates(self) -> bool:
+        """True if the member signed two different descriptions of one incarnation."""
 
 
 class MemberRecord(Struct, eq=False, gc=False):
@@ -41,6 +84,7 @@ class MemberRecord(Struct, eq=False, gc=False):
     peer_count: int | None = None
     contact_ms: int = 0
     """The time of the last message from the member itself; before the first one, the time when the record was made."""
+    is_peer: bool = False
     confirmed: bool = False
     """True if this node has received a message from the member itself. (Any node can send names of members.)"""
     proved: Address | None = None
@@ -87,29 +131,6 @@ class MemberRecord(Struct, eq=False, gc=False):
     def has_room(self) -> bool:
         """True if the member last reported a vacancy; False if unknown."""
         return self.peer_count is not None and self.peer_count < self.info.capacity
-
-
-class Member(Struct, frozen=True, gc=False):
-    """One other member, as this node sees it. `since_ms` is the start of its current status (this core's clock)."""
-
-    info: NodeInfo
-    status: Status
-    incarnation: Incarnation
-    is_peer: bool
-    since_ms: int
-    round_trip_ms: int | None
-    peer_count: int | None
-    equivocates: bool = False
-
-    @property
-    def node_id(self) -> NodeId:
-        """The member's id."""
-        return self.info.node_id
-
-    @property
-    def metadata(self) -> bytes:
-        """The metadata of the member's application."""
-        return self.info.metadata
 
 
 class Description(Struct, frozen=True):
@@ -237,7 +258,7 @@ class Membership:
         met: list[MemberRecord] = []
         # In a full directory, nearly always one of the newest members was never met.
         for entry in () if unmet else reversed(self._entries.values()):
-            if entry.node_id not in self.links:
+            if not entry.is_peer:
                 if not entry.confirmed:
                     return entry
                 met.append(entry)
@@ -245,7 +266,7 @@ class Membership:
 
     def remove(self, node_id: NodeId) -> None:
         """Remove a member from the directory."""
-        self.links.pop(node_id, None)
+        self.unlink(node_id)
         entry = self._entries.pop(node_id)
         self._unindex_status(entry)
         self._unprove(entry, entry.proved)
@@ -288,18 +309,19 @@ class Membership:
 
     def link(self, entry: MemberRecord) -> bool:
         """Make a live member a peer, if there is room; return True if it is a peer now."""
-        if entry.node_id in self.links:
+        if entry.is_peer:
             return True
         if not self.has_room or not entry.is_live:
             return False
         self.links[entry.node_id] = entry
-        entry.confirmed = True
+        entry.is_peer = entry.confirmed = True
         return True
 
     def unlink(self, node_id: NodeId) -> None:
         """Make a peer an ordinary member of the directory."""
         peer = self.links.pop(node_id, None)
         if peer is not None:
+            peer.is_peer = False
             self._none_older_than = min(self._none_older_than, peer.mentioned_ms)
 
     def sample(self, count: int, status: Status, but: NodeId | None = None) -> list[MemberRecord]:
@@ -333,7 +355,7 @@ class Membership:
 
     def unlinked(self) -> list[MemberRecord]:
         """Return all live members that are not peers, suspects included."""
-        return [entry for entry in self._entries.values() if entry.is_live and entry.node_id not in self.links]
+        return [entry for entry in self._entries.values() if entry.is_live and not entry.is_peer]
 
     def not_left(self) -> list[MemberRecord]:
         """Return all members that have not left, including dead ones."""
@@ -341,19 +363,7 @@ class Membership:
 
     def describe(self) -> tuple[Member, ...]:
         """Return every known member, for operators."""
-        return tuple(
-            Member(
-                entry.info,
-                entry.status,
-                entry.incarnation,
-                entry.node_id in self.links,
-                entry.since_ms,
-                entry.round_trip_ms,
-                entry.peer_count,
-                entry.equivocates,
-            )
-            for entry in self._entries.values()
-        )
+        return tuple(self._entries.values())
 
     def sweep(self, now: int, directory_age_ms: int, tombstone_ms: int) -> list[NodeId]:
         """Remove the members without a link and without a recent mention; return their ids."""
@@ -362,7 +372,7 @@ class Membership:
         old: list[NodeId] = []
         oldest = now
         for node_id, entry in self._entries.items():
-            if node_id in self.links:
+            if entry.is_peer:
                 continue
             if now - entry.mentioned_ms >= (directory_age_ms if entry.status in _LIVE else tombstone_ms):
                 old.append(node_id)

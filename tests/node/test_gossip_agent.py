@@ -89,7 +89,7 @@ async def test_latest_metadata_reaches_other_members() -> None:
         await until_all_see_all([seed, alice])
         alice.set_metadata(b"first thought")
         alice.set_metadata(b"second thought")
-        await until(seed, lambda: seed.members()[0].metadata == b"second thought")
+        await until(seed, lambda: seed.members()[0].info.metadata == b"second thought")
         thoughts = [each.info.metadata for each in new_events(seed) if isinstance(each, MembershipChanged)]
         assert b"first thought" not in thoughts
         with pytest.raises(ValueError, match="512"):
@@ -198,7 +198,7 @@ async def test_broadcast_flood_does_not_delay_requests() -> None:
             network.deliver(own_metadata, Address("127.0.0.9", 1), BROADCAST)
             network.deliver(b"rubbish", Address("127.0.0.9", 1), agent.info.address)
         agent.set_metadata(b"sent during the flood")
-        await until(other, lambda: other.members()[0].metadata == b"sent during the flood")
+        await until(other, lambda: other.members()[0].info.metadata == b"sent during the flood")
         await until_counted(agent, SealFault.SHORT, least=2 * BROADCASTS_LIMIT)
 
 
@@ -233,7 +233,7 @@ async def test_slow_consumer_receives_number_of_lost_events(monkeypatch: pytest.
         assert len([first, *[await anext(events) for _ in range(7)]]) == 8
         assert not events.has_more
         assert seed.describe().wire.events_lost == 12
-        assert seed.members()[0].metadata == b"19"
+        assert seed.members()[0].info.metadata == b"19"
 
 
 @in_simulated_time

@@ -47,12 +47,12 @@ async def test_members_exchange_metadata_broadcasts_or_queries() -> None:
         async with gossip.open_group(HOME, key=RING, seeds=seed_of(alice), metadata=b"blue", network=network) as boris:
             await until_member(alice, boris)
             await until_member(boris, alice)
-            assert [(each.node_id, each.metadata) for each in alice.members()] == [(boris.node_id, b"blue")]
+            assert [(each.node_id, each.info.metadata) for each in alice.members()] == [(boris.node_id, b"blue")]
             boris.set_metadata(b"green")
             boris.send_event("deploy", b"version 2")
             event = await next_broadcast(alice)
             assert (event.name, event.body) == ("deploy", b"version 2")
-            assert alice.members()[0].metadata == b"green"
+            assert alice.members()[0].info.metadata == b"green"
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_answer_one, boris, b"pong")

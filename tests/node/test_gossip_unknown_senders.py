@@ -83,10 +83,10 @@ async def test_replayed_datagrams_do_not_affect_started_member(tmp_path: Path, *
         await until_all_see_all([seed, alice, boris])
         alice.set_metadata(b"old words")
         alice.send_event("deploy", b"yesterday")
-        await until(boris, lambda: any(each.metadata == b"old words" for each in boris.members()))
+        await until(boris, lambda: any(each.info.metadata == b"old words" for each in boris.members()))
         await trio.sleep(5)
         alice.set_metadata(b"new words")
-        await until(boris, lambda: any(each.metadata == b"new words" for each in boris.members()))
+        await until(boris, lambda: any(each.info.metadata == b"new words" for each in boris.members()))
         recorded = [datagram for _, _, datagram in network.sent]
         if is_new:
             await boris.leave()
@@ -95,12 +95,12 @@ async def test_replayed_datagrams_do_not_affect_started_member(tmp_path: Path, *
         assert (fresh.node_id != boris.node_id) == is_new
         await until_all_see_all([seed, alice, fresh])
         await trio.sleep(10)  # until each member has its links
-        members = {each.node_id: (each.metadata, each.status, each.incarnation) for each in fresh.members()}
+        members = {each.node_id: (each.info.metadata, each.status, each.incarnation) for each in fresh.members()}
         peers = {each.node_id for each in fresh.members() if each.is_peer}
         for datagram in recorded:
             network.deliver(datagram, Address("127.0.0.66", 6), fresh.info.address)
         await trio.sleep(5)
-        after = {each.node_id: (each.metadata, each.status, each.incarnation) for each in fresh.members()}
+        after = {each.node_id: (each.info.metadata, each.status, each.incarnation) for each in fresh.members()}
         assert {each: after[each] for each in members} == members
         assert {each.node_id for each in fresh.members() if each.is_peer} == peers
         events = new_events(fresh)

@@ -76,7 +76,7 @@ async def test_newer_introduction_replaces_older_one() -> None:
     handshake(alice, bob)
     alice.set_metadata(b"founded")
     handshake(alice, bob)
-    assert [each.metadata for each in bob.members()] == [b"founded"]
+    assert [each.info.metadata for each in bob.members()] == [b"founded"]
     before = bob.members()
     alice.set_metadata(b"founded")
     handshake(alice, bob)

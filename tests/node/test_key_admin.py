@@ -67,7 +67,7 @@ async def staged(directory: Path) -> AsyncIterator[Stage]:
         stage.admin = GossipKeyAdmin(
             agents[0], member_directory, farm_keys, lambda: stage.view, trace, stage.current, catch_up
         )
-        while not any(each.metadata for each in agents[0].members()):
+        while not any(each.info.metadata for each in agents[0].members()):
             await next_event(agents[0])
         member_directory.refresh()
         yield stage

@@ -11,7 +11,7 @@ from bridge.wire.membership import metadata as metadata_module
 from bridge.wire.membership.metadata import encode_metadata
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
-from gossip.core.membership import Member
+from gossip.core.membership import Member, MemberRecord
 
 OWN, B, C = (NodeId(bytes([0] * 7 + [number])) for number in (1, 2, 3))
 FINGERPRINT = bytes(range(32))
@@ -33,7 +33,7 @@ class Gossip:
 
 def member(node_id: NodeId, metadata: bytes, status: Status = Status.ALIVE) -> Member:
     info = NodeInfo(node_id, Address("10.0.0.2", 7668), Incarnation(1, 0), capacity=30, metadata=metadata)
-    return Member(info, status, info.incarnation, is_peer=True, since_ms=0, round_trip_ms=None, peer_count=None)
+    return MemberRecord(info, status, info.incarnation, since_ms=0, mentioned_ms=0, is_peer=True)
 
 
 def directory_of(*members: Member) -> tuple[MemberDirectory, Gossip]:
@@ -100,7 +100,7 @@ def test_suspect_stays_in_contact_for_limited_time() -> None:
     member_directory = MemberDirectory(OWN, "own-name", gossip.members, lambda: now_s)
 
     def contact_as(status: Status) -> bool:
-        gossip.listed[0] = replace(gossip.listed[0], status=status)
+        gossip.listed[0] = member(B, encode_metadata(METADATA), status)
         member_directory.refresh()
         return member_directory.is_in_contact(B, 9.0)
 

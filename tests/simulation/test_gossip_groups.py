@@ -218,7 +218,7 @@ def test_metadata_change_reaches_every_member(random_seed: int) -> None:
 
     def is_known() -> bool:
         return all(
-            any(m.metadata == b"role=publisher" for m in node.core.describe().members)
+            any(m.info.metadata == b"role=publisher" for m in node.core.describe().members)
             for node in nodes
             if node is not nodes[3]
         )

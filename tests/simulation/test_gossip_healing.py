@@ -78,8 +78,8 @@ def test_new_node_at_old_address_is_distinguished(random_seed: int, after_ms: in
     for node in others:
         one, other = member_view(new, node), member_view(old, node)
         assert one is not None
-        assert (one.status, one.metadata, one.info.address) == (Status.ALIVE, b"new", address_of(2))
-        assert other is None or (other.status, other.metadata) == (Status.DEAD, b"")
+        assert (one.status, one.info.metadata, one.info.address) == (Status.ALIVE, b"new", address_of(2))
+        assert other is None or (other.status, other.info.metadata) == (Status.DEAD, b"")
     assert all(
         change.status is not Status.DEAD for n in others for _, change in n.changes if change.info.node_id == new
     )
@@ -96,7 +96,7 @@ def test_new_generation_at_another_address_is_distinguished(random_seed: int) ->
 
     def found() -> bool:
         views = [member_view(name, node) for node in others]
-        return all(view is not None and view.metadata == b"second generation" for view in views)
+        return all(view is not None and view.info.metadata == b"second generation" for view in views)
 
     must(network, found, within_ms=30_000, what="the second generation known to all")
     network.run(60_000)
@@ -119,7 +119,7 @@ def test_late_update_of_first_generation_is_ignored(random_seed: int) -> None:
         node.core._updates.apply_alive(first)
         view = member_view(first.node_id, node)
         assert view is not None
-        assert (view.incarnation.generation, view.metadata) == (2, b"")
+        assert (view.incarnation.generation, view.info.metadata) == (2, b"")
 
 
 # -- one link is enough: a node is in the group if it is a peer of at least one other node -----------------------------

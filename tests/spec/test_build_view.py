@@ -54,7 +54,7 @@ from consensus.core.replication.progress import ProgressState
 from consensus.core.status import FollowerProgress, RaftDescription
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.membership import Description as GossipDescription
-from gossip.core.membership import Member
+from gossip.core.membership import Member, MemberRecord
 from gossip.core.options import SwimOptions as GossipTuning
 from gossip.core.swim import Swim
 from tests.effort import each_case
@@ -70,14 +70,14 @@ def info(node_id: NodeId, host: str = "10.0.0.1") -> NodeInfo:
 
 
 def member(node_id: NodeId, status: Status = Status.ALIVE, host: str = "10.0.0.2") -> Member:
-    return Member(
+    return MemberRecord(
         info=info(node_id, host),
         status=status,
         incarnation=Incarnation(5, 1),
         is_peer=True,
         since_ms=0,
+        mentioned_ms=0,
         round_trip_ms=3,
-        peer_count=None,
     )
 
 

@@ -90,7 +90,7 @@ def test_later_description_wins_in_any_order() -> None:
     later = description(2, claim=5, text=b"later")
     known.receive(later, 0, first_hand=False)
     assert not known.receive(description(2, claim=4, text=b"older"), 0, first_hand=True)
-    assert known.members()[0].metadata == b"later"
+    assert known.members()[0].info.metadata == b"later"
 
 
 def test_departure_final_until_own_later_description() -> None:

@@ -44,12 +44,25 @@ Consequence = MembershipChanged | Alarm | AdoptGeneration
 
 
 class _ConnectedMember(Struct):
+    """A gossip `Member`, with the time of its last sign of life."""
+
     info: NodeInfo
     status: Status
     seen_ms: int
     since_ms: int
-    connected: bool = False
+    is_peer: bool = False
+    """True if a Raft connection to the server is open."""
     equivocates: bool = False
+    round_trip_ms: None = None
+    peer_count: None = None
+
+    @property
+    def node_id(self) -> NodeId:
+        return self.info.node_id
+
+    @property
+    def incarnation(self) -> Incarnation:
+        return self.info.incarnation
 
 
 class ConnectionMembership:
@@ -126,8 +139,8 @@ class ConnectionMembership:
         """Update the status of the servers; a server in `connected` has an open Raft connection."""
         changes = []
         for node_id, known in self._others.items():
-            known.connected = node_id in connected
-            if known.connected:
+            known.is_peer = node_id in connected
+            if known.is_peer:
                 known.seen_ms = now
             if known.status is Status.LEFT:
                 continue
@@ -137,19 +150,7 @@ class ConnectionMembership:
 
     def members(self) -> tuple[Member, ...]:
         """Return all other servers."""
-        return tuple(
-            Member(
-                known.info,
-                known.status,
-                known.info.incarnation,
-                known.connected,
-                known.since_ms,
-                None,
-                None,
-                known.equivocates,
-            )
-            for known in self._others.values()
-        )
+        return tuple(self._others.values())
 
     @property
     def counts(self) -> tuple[int, int]:
