@@ -77,6 +77,10 @@ _WHY_NOT: Mapping[str, str] = {
 }
 _MAKE_KEYS = "run `garlicfarm keys master` on one node; `garlicfarm help signing-keys` has other ways"
 _FAILING_ACTION = "`garlicfarm farm` shows why the router did not accept the structure; see the router's own log"
+_UNNAMED_MASTER_ACTION = (
+    "start a node that has a signing key of this master; if you have replaced the master, wait: the farm drops it an"
+    " hour after its last publication"
+)
 DO_ABOUT: Mapping[str, str] = {
     Inability.FAILING.value: _FAILING_ACTION,
     Inability.UNATTACHED.value: "start the I2P router of a node, and run `garlicfarm router detect` there",
@@ -381,7 +385,8 @@ def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
                 for every in each.standings
             )
         failure = "No server can publish the next structure" if _holds(each) else "Not published"
-        return f"{failure}: {why or 'no server names this master'}", advice or "see `garlicfarm status`"
+        advice = advice or ("see `garlicfarm status`" if reasons else _UNNAMED_MASTER_ACTION)
+        return f"{failure}: {why or 'no server names this master'}", advice
     if _fails(each) and not _holds(each):
         return f"Not published: the router of {_publisher(each)} does not accept the structure", _FAILING_ACTION
     if each.handed_over_s is None:
@@ -423,6 +428,7 @@ def _degraded(facts: FarmFacts) -> Concern | None:
         + ([_unhealthy_action(facts.view, unhealthy)] if unhealthy else [])
         + ([_FAILING_ACTION] if any(map(_fails, facts.publishing)) else [])
         + ([STRUCTURE_NOT_FOUND.remedy] if any(each.seen is False for each in facts.publishing) else [])
+        + [each for each in dict.fromkeys(_unpublished_masters(facts).values()) if each != NOTHING_TO_DO]
         + [each.action for each in facts.view.alarms if each.kind in GRAVE_ALARMS and each.kind not in included]
     )
     alarm = SERVERS_DOWN if facts.down else None
@@ -556,12 +562,18 @@ def _troubles(facts: FarmFacts) -> Iterator[str]:
     if unhealthy:
         yield f"leaf of {_unhealthy_text(view, unhealthy)} unhealthy"
     yield from filter(None, map(_publishing_trouble, facts.publishing))
-    missing = [each.master for each in facts.other_publishing if _not_published_master(each) is not None]
+    missing = [*_unpublished_masters(facts)]
     if missing:
         yield f"another master ({listed(missing)}) is not published"
     for alarm in view.alarms:
         if alarm.kind in GRAVE_ALARMS:
             yield f"alarm {alarm.kind} at {view.node.name}"
+
+
+def _unpublished_masters(facts: FarmFacts) -> dict[str, str]:
+    """Return the masters without a structure that do not decide the verdict, each with its remedy."""
+    found = ((each.master, _not_published_master(each)) for each in facts.other_publishing)
+    return {master: reason[1] for master, reason in found if reason is not None}
 
 
 def _healthy(facts: FarmFacts) -> Concern:

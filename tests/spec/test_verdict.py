@@ -450,6 +450,17 @@ def test_master_of_one_other_server_is_not_the_verdict(number: int, *, own_maste
     assert EXIT_STATUS[found.severity] == 3
 
 
+def test_replaced_master_degrades_verdict_with_remedy() -> None:
+    """Given a master that no server reports any more, then the advice describes both cases."""
+    view = healthy(1)
+    former = replace(view.publishing[0], master=OTHER_MASTER, seconds_to_expiry=-1, publisher_id=None, standings=())
+    found = verdict(replace(view, publishing=(view.publishing[0], former)))
+    assert found.text.startswith(f"Degraded: another master ({OTHER_MASTER}) is not published")
+    assert found.advice.startswith(
+        "start a node that has a signing key of this master; if you have replaced the master"
+    )
+
+
 @pytest.mark.parametrize("own_masters", [True, False])
 def test_farm_master_is_verdict_next_to_hostile_master(*, own_masters: bool) -> None:
     ended = publishing_of(healthy(2, servers=5), seconds_to_expiry=-1)
