@@ -34,7 +34,7 @@ _DASHED: Final = re.compile(r"-([0-9.]+|[A-Za-z0-9_~-]{40,}={0,2})")
 _HYPHEN: Final = "\ue000"
 """Replacement for a hyphen while click wraps a line: it breaks lines at hyphens."""
 _SUMMARY: Final = 1000
-"""Limit in characters for the summary of a command; no summary is as long."""
+"""Limit in characters for the summary of a command. It is above every summary, so click cuts none."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -82,7 +82,7 @@ click.Context.formatter_class = _WholeWords
 
 
 class DashedCommand(click.Command):
-    """A command whose arguments may begin with a dash: negative numbers, and base64 texts (one of 64 begins so)."""
+    """A command whose arguments may begin with a dash: negative numbers, and one of 64 base64 texts."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; an argument with a dash is text."""
@@ -90,7 +90,7 @@ class DashedCommand(click.Command):
 
 
 class IntegerRange(click.IntRange):
-    """A range of whole numbers. The name is part of click's error, by default "not a valid integer range"."""
+    """A range of whole numbers. click's error contains `name`: without it, "is not a valid integer range"."""
 
     name = "integer"
 
@@ -181,7 +181,7 @@ def watchable(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _repeat(show: Callable[[], None], sleep: Callable[[float], None] = time.sleep) -> None:
-    """Show a view again and again. Only a failure of the first attempt ends this: later the node may return."""
+    """Repeat a view. If the first attempt fails, this ends; after a later failure the node may return."""
     is_first = True
     while True:
         if is_terminal():

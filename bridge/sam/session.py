@@ -4,9 +4,9 @@
                     │                             └─▶ accept()      ─▶ STREAM ACCEPT  ─▶ the peer's hash, a stream
                     └─ the control connection; the session ends with it
 
-Each stream has its own connection. When the control connection ends, the router ends all streams of the session,
-and waiting calls raise `SamUnreachableError`. A Java router sends PING on a control connection without other lines.
-A session must never send PING: i2pd ends the connection after it.
+Each stream has its own connection. When the control connection ends, the router ends all streams of the session, and
+waiting calls raise `SamUnreachableError`. A Java router sends PING on an idle control connection. A session must never
+send PING: i2pd ends the connection after it.
 
 Neither router supports a half-close: a stream whose sending side is closed ends, and the reply is lost. If the peer
 closes a stream, i2pd may leave this end open, so each receiver needs a limit in time or bytes.

@@ -12,9 +12,9 @@ snapshot. With little traffic a snapshot is taken by age, so that a replay after
 receives the snapshot, a new one would restart the transfer: it is postponed until the log has four times the fixed
 size.
 
-*Kept log.* At most the last `retain_bytes` of the log up to the snapshot's last entry are kept. Followers with a short
-lag and readers of the log use these entries. `keep_from` may keep fewer entries, such as by age. A reader cannot
-prevent the removal of entries.
+*Kept log.* A snapshot replaces entries. The last ones before its end remain, at most `retain_bytes`, for followers with
+a short lag and for readers of the log. `keep_from` may keep fewer entries, such as by age. A reader cannot prevent the
+removal of entries.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator

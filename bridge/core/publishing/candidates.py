@@ -3,12 +3,12 @@
     score = 1000 - penalties        job lag 300, uptime 200, leaves 200, bandwidth 150, processor 100, memory 50
     rank  = (publishConfig is on, score, -server id)        a server that is not able does not have a rank
 
-A penalty is its cap times the badness of the figure (0 to 1), in whole points; an unknown figure costs half of its cap.
-The caps add up to 1000. So the score is the sum of `ScorePart.points`, the part of each cap that remains. The choice
-follows the log: an unable publisher is replaced immediately. A candidate with `publishConfig` on replaces one without
-it immediately, too. Otherwise the best candidate takes over only after the best score has led by the margin at several
-clock entries in a row. If the best candidate always took over, each small change of a job queue would change the
-publisher. Each change of the publisher requires a signature and a publication.
+The numbers above are *caps*. A penalty is a cap times the badness of the figure (0 to 1), in whole points. An unknown
+figure costs half of its cap. The caps add up to 1000. So the score is the sum of `ScorePart.points`, the part of each
+cap that remains. The choice follows the log: an unable publisher is replaced immediately. A candidate with
+`publishConfig` on replaces one without it immediately, too. Otherwise the best candidate takes over only after the best
+score has led by the margin at several clock entries in a row. If the best candidate always took over, each small change
+of a job queue would change the publisher. Each change of the publisher requires a signature and a publication.
 
 The *standby* is a candidate that keeps a session at its router ready. If it becomes the publisher, it publishes without
 delay, but the choice of the publisher does not prefer it. Reports show the present standby, so that all servers select

@@ -13,9 +13,9 @@ the leader.
 *A new leader* lacks the list of the members. If it replied UNKNOWN_MEMBER_ID, clients would drop their partitions
 without storing their positions, and read records twice. So for `takeover_ms` it accepts members of former leaders.
 Their heartbeats get REBALANCE_IN_PROGRESS, upon which clients commit their offsets and join a new round, both under
-their member id. Generations of a later term are higher, so the leader can distinguish former leaders' members from
-members that it has removed itself, which it refuses. But it may accept a member that the previous leader removed. Such
-a member may commit an older offset than the group's, so entries may be read twice, but they are never skipped.
+their member id. The leader refuses members that it has removed itself: their generations are higher than a former
+leader's, because each term has its own range. But it may accept a member that the previous leader removed. Such a
+member may commit an older offset than the group's, so entries may be read twice, but they are never skipped.
 """
 
 from collections.abc import Mapping
@@ -42,10 +42,7 @@ CHECK_MS: Final = 250
 _GENERATIONS_OF_A_TERM: Final = 2**16
 """Maximum number of rounds of one group while one server leads; further generations belong to the next term."""
 _TERMS: Final = 2**15 - 1
-"""Number of terms with distinct generations, which are `int32`; later terms start over.
-
-The last of these terms has room for twice the rounds.
-"""
+"""Number of terms with their own range of generations, which are `int32`; later terms begin with the first range."""
 _MAX_CLIENT_ID_CHARACTERS: Final = 255
 _MAX_MEMBER_ID_CHARACTERS: Final = 600
 

@@ -12,8 +12,8 @@ operator the waiting time of a producer.
 after any number of rounds of voting. A pre-vote is part of it.
 
 *Poll idle ratio.* Kafka measures it for the thread that runs Raft. Here everything runs in one event loop, so it is the
-idle part of the time of that loop's thread. Near 0, this process is the bottleneck. The ratio also covers the time
-since the previous request for it, if that is longer than the window.
+idle part of the time of that loop's thread. Near 0, this process is the bottleneck. The ratio covers at least the time
+since the previous request, when the clocks were last read.
 
 *Windows* are Kafka's: two samples of 30 s. The older one is dropped when the newer one is full, so a figure covers the
 last 30 to 60 s. A rate is divided by at least 30 s, so that the first records after a start are not a peak. Without a
