@@ -111,7 +111,7 @@ class Break(Struct, frozen=True):
     time_ms: int
     cause: BreakCause
     last_ms: int
-    """Time of the last observation before the break; 0 at a start, when the previous record has this time."""
+    """Time of the last observation before the break; 0 at a start: then this time is the previous record's."""
 
 
 Record = StateRecord | Sample | Break

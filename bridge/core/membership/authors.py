@@ -64,7 +64,7 @@ class NoEffect(Enum):
         "its author has used the number of this entry before, or much higher ones since",
         "sign it again",
     )
-    OUTDATED = "outdated", "a report that the same server made later has counted already", ""
+    OUTDATED = "outdated", "a later report of the same server has already had an effect", ""
 
     _value_: str
     meaning: str

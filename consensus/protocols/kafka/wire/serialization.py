@@ -73,7 +73,7 @@ class Cursor:
         """Count announced elements; each takes a byte or more."""
         self.elements_left -= elements
         if self.elements_left < 0:
-            raise KafkaWireError("the message has more elements in its arrays than are read")
+            raise KafkaWireError("the arrays of the message have more elements than the limit")
 
     def skip_tagged_fields(self) -> None:
         """Skip all tagged fields."""
