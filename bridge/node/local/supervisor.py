@@ -1,7 +1,7 @@
 """The supervisor of a local farm's processes: starts, watches and ends them for `garlicfarm up`.
 
     stopped ──start──▶ running ──SIGTERM──▶ stopping ──exit──▶ stopped
-                          └──────exits on its own─────────────▶ stopped (the kind of its end is kept)
+                          └──────exits on its own─────────────▶ stopped (`exit_text` has the exit code or signal)
 
 Each child has its own session, so that Ctrl-C in the terminal reaches only this process, which then stops the children.
 Each child's standard input is a pipe that this process never writes to. When this process dies in any way, the pipe

@@ -45,9 +45,9 @@ ACCEPT_RETRY_S: Final = 1.0
 ACCEPT_FAILURES_MAX: Final = 10
 """Failures in a row to accept a stream; the last one ends the session."""
 CHECK_FIRST_S: Final = 60.0
-"""Age of a session in seconds at its look-up.
+"""Seconds from the start of a session to its look-up.
 
-Each consecutive failed look-up doubles it, because the network may be the cause.
+Each failed look-up in a row doubles this time, because the network may be the cause.
 """
 CHECK_LONGEST_S: Final = 3_600.0
 CHECK_TIMEOUT_S: Final = 45.0

@@ -1,7 +1,7 @@
 """A member's task for the farm's time: it watches the clocks, and as leader it writes log time.
 
-    leader       a clock entry at its election, once a period, and once more within a period if later reports allow a
-                 step (`bridge.core.state.log_time`)
+    leader       a clock entry at its election, and once a period. If reports later in the period allow a step of log
+                 time, one more (`bridge.core.state.log_time`)
     every node   once a period: its own clock, and as leader all other clocks and log time
                  (`bridge.core.farm.clock_alarms`)
 

@@ -2,7 +2,7 @@
 
     leader ──JoinClusterRequest──▶ newcomer     the configuration of the invitation; nothing for the core
     leader ──SyncLogRequest──────▶ newcomer     AppendEntries with entries: one log pack, after `last log index`
-    leader ──LeaveClusterRequest─▶ follower     nothing for the core: only the log counts
+    leader ──LeaveClusterRequest─▶ follower     nothing for the core: it follows the configurations in the log
 
 A SyncLogRequest is an AppendEntries. Other implementations leave the term before its entries at 0, so their newcomers
 accept any pack. Our servers send the term, and our newcomers need it. If the message does not have a term,
@@ -67,7 +67,7 @@ def sync_reply_to_wire(reply: core.AppendReply, request: wire.SyncLogRequest) ->
     """Return the reply to a log pack.
 
     A leader of another implementation continues at the next index even after a refusal, and ends its process if that
-    index lies beyond its log. So a refusal never names an index after the first of the pack.
+    index lies beyond its log. So the next index of a refusal is at most the first index of the pack.
     """
     next_index = reply.next_index if reply.success else min(reply.next_index, request.last_log_index + 1)
     return wire.SyncLogResponse(
