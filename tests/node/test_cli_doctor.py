@@ -73,6 +73,12 @@ def test_seeds_of_other_address_family_are_a_problem(configuration: Path, seed: 
     assert results("--config", str(configuration))[1]["address"] == result
 
 
+def test_refused_file_does_not_check_default_directory(configuration: Path, tmp_path: Path) -> None:
+    configuration.write_text(configuration.read_text() + "[router]\nkind = 5\n")
+    assert results("--config", str(configuration))[1].keys().isdisjoint({"state", "disk", "node"})
+    assert "state" in results("--config", str(configuration), "--state-dir", str(tmp_path))[1]
+
+
 def test_ready_machine_exits_with_zero(configuration: Path) -> None:
     code, found = results("--config", str(configuration))
     assert code == 0

@@ -50,6 +50,7 @@ FOLLOW_THE_TEXT = "follow the text; the key exists, and a new key would belong t
 def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
     """Check all requirements of `run` with this configuration, and of the pipeline."""
     checks = [python_check(sys.version_info[:2]), clock_check(int(time.time()), clock_is_synchronized())]
+    state_dir: Path | None
     try:
         configuration = load_configuration(path, overrides)
     except ConfigurationError as error:
@@ -57,7 +58,8 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
         given = "set it in a file for --config" if path is None else f"correct {path}"
         action = f"{given}, or give an option of `garlicfarm run`; `garlicfarm help settings` has the settings"
         checks.extend(Check("configuration", CheckResult.PROBLEM, problem, action) for problem in problems)
-        state_dir = overrides.state_dir or default_state_directory()
+        # A refused file may name another directory than the default.
+        state_dir = overrides.state_dir or (default_state_directory() if path is None else None)
     else:
         checks.append(Check("configuration", CheckResult.OK, f"complete; this node is {configuration.name!r}"))
         checks.extend(address_check(configuration))
@@ -69,9 +71,10 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
         existing_keys = [path for path in key_files if path is not None]
         checks.extend(router_checks(configuration.router, existing_keys, configuration.leaves, demo=configuration.demo))
         state_dir = configuration.state_dir
-    checks.append(state_directory_check(state_dir))
-    checks.extend(running_checks(state_dir))
-    checks.append(disk_check(state_dir))
+    if state_dir is not None:
+        checks.append(state_directory_check(state_dir))
+        checks.extend(running_checks(state_dir))
+        checks.append(disk_check(state_dir))
     if find_spec("pyspark") is not None:
         # Only for the pipeline: a node does not need it.
         checks.extend((java_check(java_version()), Check("spark", CheckResult.OK, "installed")))
