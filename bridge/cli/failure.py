@@ -6,6 +6,7 @@ Exit codes of every command: 0 done; 1 refused or failed, with the reason; 2 wro
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from consensus.storage import access_advice
 REFUSED = 1
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells report it for a program that SIGINT ended."""
+_NUMBERED = re.compile(r"\[Errno \d+\] ([\w ,]+)(?:: '([^']*)')?")
+"""The text of an OSError in the text of another error: `[Errno 13] Permission denied: '/path'`."""
 _OTHER_FILE = "; name another file"
 _OTHER_PLACE = ": run the command as a user with this right, or name another path"
 _ABOUT_FILES = {
@@ -42,8 +45,9 @@ def fail(reason: str) -> NoReturn:
 
 
 def failure_lines(reason: str) -> list[str]:
-    """Return the printable lines with the reason of a failure."""
-    first, *more = reason.split("\n")
+    """Return the printable lines with the reason of a failure; errors of the operating system lose their numbers."""
+    plain = _NUMBERED.sub(lambda found: f"{found[2]}: {found[1]}" if found[2] else found[1], reason)
+    first, *more = plain.split("\n")
     return [printable(f"garlicfarm: {first}"), *(printable(f"  {line}") for line in more)]
 
 

@@ -104,7 +104,9 @@ class Silences:
         try:
             lock = os.open(self.output / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise SilencesError(f"{self.output} cannot be written: {error.strerror or error}") from error
+            raise SilencesError(
+                f"{self.output} cannot be written: {error.strerror or error}; run this command as the user of the run"
+            ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield document

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from bridge.cli import main as main_module
 from bridge.cli import run as run_command
 from bridge.cli import up as up_command
-from bridge.cli.failure import failures
+from bridge.cli.failure import failure_lines, failures
 from bridge.cli.main import cli
 from bridge.node.events.alarms import NodeStopped
 from bridge.node.local.supervisor import Child, Command
@@ -46,6 +46,20 @@ def end_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseE
         return CliRunner().invoke(cli, ["run", *arguments])
 
     return call
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        (
+            "the log cannot be read ([Errno 13] Permission denied: '/a b/log'): look",
+            "(/a b/log: Permission denied): look",
+        ),
+        ("[Errno 28] No space left on device", "garlicfarm: No space left on device"),
+    ],
+)
+def test_failure_shows_system_error_without_number(reason: str, shown: str) -> None:
+    assert failure_lines(reason)[0].endswith(shown)
 
 
 @pytest.mark.parametrize("words", [[], ["keys"]], ids=["program", "group"])
