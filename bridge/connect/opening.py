@@ -194,6 +194,8 @@ class LeafOpener:
         running, began_s, next_at_s = 0, -inf, -inf
         trying = b""
         while order or running:
+            # A newer structure may have dropped the records of its unlisted leaves.
+            order = [each for each in order if each in self.table]
             if order and running and self.table[order[0]].is_failed(trio.current_time()):
                 next_at_s = max(next_at_s, began_s + FAILED_AFTER_S, self._sort_failed(order))
             may_start = bool(order) and running < ATTEMPTS_AT_A_TIME
