@@ -90,6 +90,8 @@ class Observer:
             case "verdict-changed":
                 kind, text = str(event.data["verdict"]), str(event.data["text"])
                 self.verdicts.append(VerdictChange(self._now_s(), host.name, host.starts, kind, text))
+            case "node-started":  # After a change of the address, a node starts again within its process.
+                self._alarms.pop((host.name, host.starts), None)
             case "alarm-raised":
                 self._alarms.setdefault((host.name, host.starts), set()).add(str(event.data["alarm"]))
             case "alarm-cleared":

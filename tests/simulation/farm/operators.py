@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from bridge.api.alarms import KEY_RETIRED
 from bridge.api.control import IdentityView, SubmitOutcome
 from bridge.api.control_routes import (
     COMMANDS,
@@ -40,6 +41,7 @@ from bridge.api.requests import (
     ClientOrder,
     CommandRequest,
     CorrectionOrder,
+    ExportKeysRequest,
     InvitationRequest,
     NodeRequest,
     RemovalOrder,
@@ -72,6 +74,8 @@ from tests.simulation.farm.world import World, as_host
 RETRY_S: Final = 2.0
 END_S: Final = 30.0
 """Time that a leaving or evicted node has until its machine is switched off."""
+UNCONFIRMED_AFTER_S: Final = 60.0
+"""Longest time of attempts to export confirmed keys; then the operator exports unconfirmed keys."""
 LEADING_TRIES: Final = 3
 """Maximum number of handovers to a hostile member; they end when it has led."""
 ROTTING: Final = ("raft/*.segment", "raft/ballot", "raft/*", "history.ring", "*")
@@ -328,7 +332,8 @@ class Operator:
         founding = (await read_backup(self._backup)).founding
         assert founding is not None
         host = self._world.hosts[name]
-        _make(host.directory, founding)
+        with as_host(host):  # A power cut may follow before the node starts.
+            _make(host.directory, founding)
         await self.export()
         set_seeds(host, self._world.present_seeds(name))
         self._disk(name).flush()
@@ -515,7 +520,28 @@ class Operator:
             raise ControlError("members have different keys")
 
     async def _exported(self) -> str:
-        return (await self._ordered("export the key", lambda client: client.call(KEYS_EXPORT))).farm_key
+        """Return the current key file; if the farm remains without a quorum, follow the remedy in the refusal."""
+        while True:
+            with trio.move_on_after(UNCONFIRMED_AFTER_S):
+                return (await self._ordered("export the key", lambda client: client.call(KEYS_EXPORT))).farm_key
+            if all(each.nemesis in OF_OPERATORS for each in self._active):
+                break
+        order = ExportKeysRequest(unconfirmed=True)
+        answer = await self._ordered("export the unconfirmed key", lambda client: client.call(KEYS_EXPORT, order))
+        await self._renew_retired(answer.farm_key)
+        return answer.farm_key
+
+    async def _renew_retired(self, farm_key: str) -> None:
+        """Copy a key file to each machine, and restart the nodes whose keys are retired."""
+        self._copy(farm_key)
+        for name, host in self._world.members.items():
+            if host.run is None or host.is_paused:
+                continue
+            async with self._world.control(name) as client:
+                alarms = (await client.view()).alarms
+            if any(each.kind == KEY_RETIRED.kind for each in alarms):
+                await self._stopped(name)
+                await self._start(name)
 
     def _copy(self, farm_key: str) -> None:
         for file in sorted((self._world.directory / "keys").glob("*farm.key")):
@@ -569,10 +595,14 @@ class Operator:
         self.leaving.clear()
 
     async def _ordered(self, what: str, ask: Callable[[ControlClient], Awaitable[T]]) -> T:
-        """Send an order to one running member after another, until one of them carries it out."""
+        """Send an order to one running member after another, until one of them carries it out.
+
+        A joining node counts as a member, because it may lead already.
+        """
         errors: dict[str, str] = {}
         while True:
-            for name, host in self._world.members.items():
+            for name in (*self._world.members, *sorted(self.joining - self._world.members.keys())):
+                host = self._world.hosts[name]
                 if host.run is None or host.is_paused:
                     continue
                 try:
