@@ -93,7 +93,8 @@ class ContactWatch:
             return
         servers = {each.raft_id for each in (*raft.voters, *raft.learners)}
         lost = {each for each in servers if _silent_ms(known.get(each), view.node) is not None}
-        # A node that finds a leader again also applies older reports, which are later than its log time until then.
+        # Without a leader, this node's log time is old. After the return of a leader, even reports from before a loss
+        # may be later than that log time. So until then, each look sets the time of a loss again.
         since_ms = self._lost_ms if self._had_leader and raft.leader_id is not None else {}
         self._had_leader = raft.leader_id is not None
         self._lost_ms = {each: since_ms.get(each, log_time_ms) for each in lost}

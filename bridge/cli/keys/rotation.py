@@ -6,10 +6,10 @@
 Each step waits until every running member has confirmed and stored it, or, if forced, until a timeout. A member that
 could not store the new key would return with the old key after a restart. After the removal of the old key, the others
 would refuse this member. An interruption before the last step does not isolate a member, because the old key still
-opens datagrams. The same command continues an interrupted rotation. The epochs (logical times) of the keys show the
-next step. If the newest installed key was made after the choice of the sealing key, the command continues with this
-key. If the newest installed key was made before the sealing key, it is the old key, and only its removal is missing.
-Otherwise an earlier rotation made this key and did not use it, so the command makes another key.
+opens datagrams. The same command continues an interrupted rotation. For this it compares the epochs (logical times) of
+the sealing key and of the newest other open key. If this other key was made after the choice of the sealing key, the
+command continues with it. If it was made before the sealing key, it is the old key, and only its removal is missing.
+Otherwise an earlier rotation made it and did not use it, so the command makes another key.
 """
 
 from collections.abc import Callable

@@ -181,7 +181,7 @@ def serve(
     """
     known = (protocol.SettingsError, protocol.QuorumDirectoryError, protocol.VoterError, CertificateError)
     with needs_kafka(), failures(*known):
-        import_module("kio")  # Otherwise the server would lack it at its first connection.
+        import_module("kio")  # A missing kio must end the command now, not at the first connection.
         arguments = _arguments(
             config, changes, metrics, produce, kafka_metadata=kafka_metadata, allow_network=allow_network
         )

@@ -116,8 +116,8 @@ def unpacked(packed: bytes) -> Founding:
 class FormationNotice(Struct, frozen=True):
     """A node's statement about formation in its signed gossip metadata; at most one of the first three is present.
 
-    A founder's notice carries `founding` once the farm is created; an observer's carries the cluster that it knows.
-    Until then `endorsement` is the cluster id of the founding that this node endorsed, empty if none.
+    `founding` is the farm that a founder has created, or the cluster that an observer knows. Without `founding`,
+    `endorsement` is the cluster id of the founding that this node endorsed, empty if none.
     """
 
     proposal: Founders = ()

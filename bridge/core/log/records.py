@@ -57,7 +57,7 @@ class MetaStatus(Struct, frozen=True):
     last_published_time_ms: int
     last_published_lease_set: str | None = None
     can_sign_until_s: int | None = None
-    """Expiry of its (transient) signing key, in seconds since the epoch; None without a key, so it cannot publish."""
+    """Expiry of its (transient) signing key, in seconds since the epoch; None if it lacks a key and cannot publish."""
     publish_failure: str | None = None
     """The reason why its router refused the last structure, or refuses all. The choice of the publisher ignores it."""
     standby: bool = False
@@ -358,7 +358,7 @@ class Author(Struct, frozen=True):
 
 
 class ProvenRecord(Struct, frozen=True):
-    """A record as the log holds it: with its author if its proof holds, and with its bytes."""
+    """A record of the log with its bytes, and with its author if its proof is valid."""
 
     record: Record
     author: Author | None = None

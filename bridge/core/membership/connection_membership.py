@@ -12,9 +12,9 @@ connection to it is open or has just been opened. Servers do not exchange judgme
 
 Of two descriptions the higher incarnation counts, as in gossip. A server may receive its own description first hand
 with other content, at its own incarnation or later. This is an identity conflict: a second process uses its identity.
-If other servers pass on a description of this server with a later generation, its record of its generations is out of
-date. This server then begins a later generation. If the description has this server's address, this server also raises
-an alarm, since the record of its votes may be out of date, too.
+If other servers pass on a description of this server with a later generation, this server's record of its generations
+is out of date. It then begins a generation after that one. If the description has this server's address, this server
+also raises an alarm, since the record of its votes may be out of date, too.
 """
 
 from collections.abc import Collection, Sequence

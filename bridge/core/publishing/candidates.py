@@ -1,7 +1,7 @@
 """The candidates for publishing: all servers choose the healthiest one (docs/reference/publishing-rules.md).
 
     score = 1000 - penalties        job lag 300, uptime 200, leaves 200, bandwidth 150, processor 100, memory 50
-    rank  = (publishConfig is on, score, -server id)        a server that is not able does not have a rank
+    rank  = (publishConfig is on, score, -server id)        an unable server does not have a rank
 
 The numbers above are *caps*. A penalty is a cap times the badness of the figure (0 to 1), in whole points. An unknown
 figure costs half of its cap. The caps add up to 1000. So the score is the sum of `ScorePart.points`, the part of each
@@ -12,7 +12,7 @@ of a job queue would change the publisher. Each change of the publisher requires
 
 The *standby* is a candidate that keeps a session at its router ready. If it becomes the publisher, it publishes without
 delay, but the choice of the publisher does not prefer it. Reports show the present standby, so that all servers select
-the same one. Another candidate replaces it if the candidate leads by the margin, or if only the candidate has
+the same one. Another candidate replaces it with a lead of the margin, or if only the other candidate has
 `publishConfig` on. A change of the standby does not need several clock entries, because each server opens or ends its
 session only after a while. No decision of the log depends on the standby.
 """

@@ -15,8 +15,8 @@ committed entries.
 
 A check runs at the next second after an event of the node's trace, after a changed verdict, and while the verdict is
 not healthy. A healthy farm without events is checked every `REST_S`: checks each second would take a sixth of an idle
-node's processor time. Even the selection of members among ten thousand takes longer. So the pause after a check grows
-with the duration of the check, and checks take at most a hundredth of a processor.
+node's processor time. A check of ten thousand members takes longer. So the pause after a check grows with the duration
+of the check, and checks take at most a hundredth of a processor.
 """
 
 from collections.abc import Callable, Sequence

@@ -24,7 +24,7 @@ _LOGIN_TIMEOUT_S: Final = 15.0
 
 
 class Login(Struct, frozen=True):
-    """An accepted password, and its `file` as in the configuration; `is_new` is True if the file lacks it so far."""
+    """An accepted password, and its `file` as in the configuration; `is_new`: the file lacks the password."""
 
     password: str
     file: str

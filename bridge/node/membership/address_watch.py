@@ -183,7 +183,7 @@ def chosen_anew(configuration: NodeConfiguration, network: Network | None = None
 def _may_follow(old: ChosenAddress, new: ChosenAddress) -> bool:
     """Return False for a move from a LAN to a VPN, or between IPv4 and IPv6: the node would not move back later.
 
-    The other nodes use one address each, so they cannot reach an address of the other version.
+    The other nodes use one address each, so they cannot reach an address of the other IP version.
     """
     is_same_version = (":" in old.host) == (":" in new.host)
     return is_same_version and (reach_of(new.interface) is Reach.LAN or reach_of(old.interface) is not Reach.LAN)

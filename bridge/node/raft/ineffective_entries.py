@@ -7,9 +7,9 @@ A few such entries are normal: a server repeats an entry after a lost reply, or 
 them mean that a connected client tries to act on the farm, or that an operator's program has the wrong key. The text
 has reasons and authors but no numbers. So it does not change with each entry, and is not reported again.
 
-The entries of the alarm are within a minute of this node's clock and of log time. After a stop of a day, a node applies
-the missed entries within seconds. Log time does not advance while it is ahead of the clocks, and a correction sets it
-back.
+The entries of the alarm are within a minute by this node's clock, and also by log time. The node's clock alone is not
+enough: after a stop of a day, a node applies the missed entries within seconds. Log time alone is not enough, because
+it may stop or be set back.
 
 The state machine reports these entries. `notices` is a separate module, because the Raft server reports its events.
 """

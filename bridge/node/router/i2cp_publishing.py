@@ -12,9 +12,9 @@ plan, and the refused one must not appear later. A structure that is too old for
 *The standby (the next candidate) keeps a session, too*, because a router builds the tunnels of a new session for up to
 a minute. The candidate's node replies to its router's requests with the structure in force; floodfills that have this
 structure ignore the copy. i2pd publishes its last structure again every 30 s, so the node passes each newer structure
-to i2pd. A Java router delays the next structure by up to a minute after each hand-over. To avoid this delay, it gets
-structures only at its own request, and the first structure of another publisher. If this node takes over within that
-minute, it opens a new session, because a Java router does not delay a session's first structure.
+to i2pd. A Java router delays the next structure by up to a minute after each hand-over. So the node passes a structure
+to a Java router only at its request, or if another publisher takes over. If this node takes over within that minute, it
+opens a new session: a Java router does not delay a session's first structure.
 
 The key that signs the structures also signs the session. i2pd does not accept offline keys in sessions. So with a
 transient key, the node sends to i2pd the configuration in the key file, which the master signed.

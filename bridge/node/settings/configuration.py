@@ -255,7 +255,7 @@ def load_configuration(
         problems += faults if problems or len(faults) > 1 else []
     if problems:
         where = "configuration" if path is None else str(path)
-        # Set only without other problems, which waiting would not solve.
+        # The caller waits for an address only if this is the only problem: waiting does not solve others.
         only_address = len(problems) == 1 and problems[0].startswith(f"gossip.bind: {chosen}")
         waits_for = chosen.waits_for if only_address else ()
         raise ConfigurationError("\n".join(f"{where}: {problem}" for problem in problems), waits_for)

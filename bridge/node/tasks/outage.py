@@ -51,7 +51,7 @@ class Outage:
 
     @property
     def log_time_ms(self) -> int:
-        """This node's estimate of log time; its clock, if later and no entry has set log time in this run."""
+        """This node's estimate of log time; a later clock counts until an entry of this run has set log time."""
         applied_state = self._context.applied_state
         paced_ms = max(self.farm.state.log_time_ms, applied_state.log_time.paced(now_ms()))
         return paced_ms if applied_state.quorum.moved else max(paced_ms, self._context.clock_ms())

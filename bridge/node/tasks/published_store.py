@@ -56,8 +56,9 @@ class PublishedStore:
         self._seconds = {**others, master_hash.hex(): second}
         if self._path is None:
             return
-        # The tasks of several masters call this: older content must not replace newer content. The shield also stores a
-        # timestamp that waits for another write when the node ends, because its router already has the structure.
+        # The tasks of several masters call this, one after another, so that older content does not replace newer
+        # content. If the node ends while a task waits for its turn, the shield lets it write: the router has the
+        # structure already.
         with suppress(OSError), trio.CancelScope(shield=True):
             async with self._one_writer:
                 content = msgspec.json.encode(_PublishedFile(self._seconds))

@@ -65,7 +65,7 @@ AWAY_FIRST_S, AWAY_LONGEST_S = 60.0, 960.0
 
 
 class PublishingTurns:
-    """Failures to publish one master, and withdrawals: a withdrawn node leaves its *turn* to publish to another server.
+    """Failures to publish one master, and withdrawals: a withdrawn node passes its *turn* on to another server.
 
         failures in a row < 2             repeated, with the pauses of the publishing task
         2, and another server is able     withdrawn: the report has `publishConfig` off and the failure
