@@ -2,7 +2,7 @@
 
                        a proven server                              any other peer
     its request        waits until all of it has room               its bytes are taken as they come
-    the budget is full its connection is not read until then        the source that holds most loses a connection
+    the budget is full its connection waits for room                the source that holds most loses a connection
 
 A server's request of up to `FREE_BYTES` is not counted; votes and heartbeats are smaller. The first `FREE_BYTES` of any
 other peer's connection are not counted; ordinary submissions are smaller. A server is proven if it has authenticated as

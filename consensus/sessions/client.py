@@ -75,7 +75,7 @@ class ExactlyOnceClient:
         self._numbers = RequestNumbers(name, self._open_session, limits)
 
     async def submit(self, command: bytes, *, timeout_s: float = 30.0) -> Submission:
-        """Execute `command` at most once. Committed: it was executed. Unknown: perhaps. Otherwise: it never is.
+        """Execute `command` at most once. Outcome committed: executed. Unknown: perhaps. Any other: never executed.
 
         Raises `SessionExpiredError` if the servers can no longer show whether it was executed. A server without the
         protocol's extensions cannot report this, and closes the connection: then the outcome is unknown.

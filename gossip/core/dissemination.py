@@ -83,7 +83,7 @@ class UpdateQueue:
             del self._levels[queued.sent][node_id]
 
     def drop_known(self, peers: AbstractSet[NodeId]) -> None:
-        """With one peer, drop the update that this peer is alive: no other peer would receive it, so it would stay."""
+        """Drop the update that the only peer is alive: without another receiver, it would stay queued."""
         if len(peers) == 1:
             (only,) = peers
             if only in self.queued and self.queued[only].is_alive:

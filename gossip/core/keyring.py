@@ -290,7 +290,7 @@ class Keyring:
 
 
 def _with_room(dated: tuple[DatedKey, ...], primary: bytes) -> tuple[DatedKey, ...]:
-    """If there are too many keys, drop the oldest retired (or else the oldest), and date older keys just after it."""
+    """If there are too many keys, drop the oldest retired one, or else the oldest; date older keys just after it."""
     if len(dated) <= DATED_LIMIT:
         return dated
     victim = min((each for each in dated if each.retired and each.key != primary), default=min(dated))

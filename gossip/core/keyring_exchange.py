@@ -4,9 +4,9 @@
     direct pings and acks carry a digest     if two digests differ, both nodes send their keyring, at a bounded rate
 
 The flood is quick but may miss a member; the digests reveal this within a few periods. After this node has begun to
-seal with the new key, the missed member cannot read this node's datagrams. This node can still read that member's: they
-are sealed with a key that is open here, but no longer primary. So this node replies with its keyring, sealed with that
-older key.
+seal with the new key, the missed member cannot read this node's datagrams. This node can still read the datagrams of
+that member, sealed with a key that is open here, but no longer primary. So this node replies with its keyring, sealed
+with that older key.
 
 *Split keyrings.* A node that sends different keys to two members could make them unable to read each other's datagrams.
 So a keyring is merged only if at least one open key stays open. After several such steps two members may still lack a

@@ -106,7 +106,8 @@ class OffsetShards(WholeOffsets):
 
     def _sweep(self) -> None:
         """Remove the shards that neither an offset of the checkpoint nor one of the last two offsets names."""
-        # This list comes first, so shards of a process that continues this checkpoint in the meantime stay.
+        # List the shards before the offsets. New shards of another process that continues this checkpoint are then not
+        # in the list, and stay.
         stored, offsets = [*(self._checkpoint / FOLDER).iterdir()], self._checkpoint / "offsets"
         used = {*self._known}
         for file in offsets.iterdir() if offsets.is_dir() else ():

@@ -7,7 +7,7 @@
     second leader of our term   refuse and count it: a term has one leader, so one of the two is wrong
     other leader                adopt its term, follow it, restart the timer, and process the request
 
-A leader counts every reply of its term toward check-quorum and its lease, even a refused append: it shows that the
+A leader counts every reply of its term toward check-quorum and its lease, even a refusal: the reply shows that the
 follower refuses other candidates. If this server does not follow the sender, the sender must not count the reply. So
 this reply never carries the sender's term (`refuse_leader`).
 
@@ -119,7 +119,7 @@ def without_compacted(replica: Replica, request: AppendEntries) -> AppendEntries
     """Return the part of an old append after our compacted entries; None after a reply.
 
     If the append ends before the last compacted entry, acknowledge it once our snapshot is durable: compacted entries
-    were committed, so they equal the leader's. If it contains that entry in another term, refuse it.
+    were committed, so they equal the leader's. If the append contains that entry in another term, refuse the append.
     """
     start = replica.log.start
     covered = start.index - request.previous.index

@@ -393,7 +393,8 @@ class ConsumerGroup(Struct):
     def _joined_without_round(self, member: GroupMember, former_id: str) -> Joined:
         """Return the reply to a restarted static member that continues the present generation.
 
-        A leader that cannot skip the assignment gets its former id as the leader's id, so it does not assign.
+        If it leads the group and cannot skip the assignment, the reply names its former id as the leader. So the member
+        treats itself as a follower and does not assign.
         """
         joined = self._joined(member)
         if member.member_id != self.leader_id:

@@ -106,7 +106,7 @@ def stored_records(directory: Path, first: int) -> Iterator[LogRecord | LogStart
 
 
 def stored_fault(directory: Path) -> str | None:
-    """Return the reason why a server would not start with this directory; None if it would, or if one uses it now.
+    """Return the fault that prevents a start of a server with this directory; None without one, or while it is in use.
 
     Raises as `stored_records` does.
     """

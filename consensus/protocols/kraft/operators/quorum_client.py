@@ -13,9 +13,9 @@ previous record. Without a previous record it sends the leader's epoch, which is
 omits records beyond the high watermark.
 
 *Brokers* are servers for clients. Brokers of a farm serve its log as a topic, each up to its applied index, even
-without a leader; Metadata contains the topic's name. Brokers of Kafka do not serve the log of Kafka's quorum: a server
-with CreateTopics or with several topics does not have it. If the leader of a farm is not among the brokers, the first
-server reports its own view (`quorum_view`), also to Kafka's own tool.
+without a leader; Metadata contains the topic's name. Brokers of Kafka do not serve the log of Kafka's quorum. The
+client recognizes such a broker by the API CreateTopics or by several topics. If the leader of a farm is not among the
+brokers, the first server reports its own view (`quorum_view`), also to Kafka's own tool.
 """
 
 import math
