@@ -114,9 +114,9 @@ def pytest_collection_finish() -> None:
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
     """Assigns groups to workers one by one.
 
-    When a worker ends, xdist 3.8 queues its finished groups again: another worker receives a group without tests and
-    waits forever. It also assigns a single test to the next worker, which starts a test only when it has a second one.
-    And it repeats the test that ended the worker.
+    xdist 3.8 makes three mistakes when a worker ends. It queues the worker's finished groups again, so another worker
+    receives a group without tests and waits forever. It assigns a single test to the next worker, which starts a test
+    only when it has a second one. It repeats the test that ended the worker.
     """
 
     def _split_scope(self, nodeid: str) -> str:

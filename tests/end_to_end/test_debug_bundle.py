@@ -44,7 +44,7 @@ def test_bundle_describes_each_node_without_secrets(tmp_path: Path) -> None:
         }
         secrets = [secret for _, secret in secrets_of(farm)]
         texts = secret_texts(tmp_path)
-    # Then the first bundle lists the killed node, and has the views of the other two, and data for admins of the first.
+    # Then the first bundle lists the killed node. It has the other nodes' views, and the first node's data for admins.
     found = bundles[ADMIN_TOKEN_FILE]
     summary = json.loads(found["summary.json"])
     assert [each["name"] for each in summary["answered"]] == [first.name, second.name]

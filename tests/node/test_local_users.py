@@ -296,9 +296,9 @@ with socket.socket(socket.AF_UNIX) as client:
 
 
 async def test_kernel_names_real_second_user() -> None:
-    """The kernel reports user 65534 for a connection to an abstract socket, which all users may open.
+    """A probe connects to an abstract socket, which all users may open, and the kernel reports the probe's user.
 
-    Without root, the probe cannot change its user: it then runs as this user, and the kernel reports this user.
+    As root, the probe changes its user to 65534; otherwise it keeps the user of the test.
     """
     found: list[int] = []
     with socket.socket(socket.AF_UNIX) as listening:

@@ -105,7 +105,7 @@ def test_leaf_that_changes_often_has_few_events() -> None:
 
 
 def test_late_event_of_leaf_has_times_of_its_change() -> None:
-    """Given a lasting fifth change after 40 s, then its event after 600 s has the times of the change."""
+    """The limit of four events delays the fifth change of 40 s to 600 s; the event has the times of the change."""
     health, events = LeafHealth(), []
     for at_s in range(0, 1_000, 10):
         faults = (LeafFault.SERVICE,) if at_s in {10, 30} else (LeafFault.ROUTER,) if at_s < 40 else ()

@@ -188,9 +188,9 @@ class _HistoryDecidedError(Exception):
 
 
 def _changes_the_history(mutant: Mutant, seed: int, called: set[str], *, differs: bool) -> bool:
-    """Return True if the planted bug changes this history, or if `differs` is set: then no change is required.
+    """Return True if the planted bug changes this history, or an earlier one (`differs`).
 
-    The history stops when no change is missing and each changed function was called.
+    The history stops when a change was shown and each changed function was called.
     """
     lines = iter(() if differs else _lines_without_bugs(seed, mutant.strategy, mutant.kind))
     names = _names(mutant)

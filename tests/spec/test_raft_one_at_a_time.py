@@ -125,7 +125,7 @@ def test_follower_gets_one_request_at_a_time() -> None:
 
 
 def test_heartbeat_not_early_for_follower_with_open_request() -> None:
-    """Server 2 cannot get its due heartbeat before its reply, so the other heartbeats keep their times."""
+    """The due heartbeat of server 2 waits for its reply. So the other heartbeats must not be sent with it, early."""
     # Given server 2 with an overdue heartbeat and without a reply, and the other servers with a later append
     bench = Bench(1, features=ZMQ_RAFT, voters=5).lead()
     options = bench.raft._replica.options

@@ -1,7 +1,7 @@
 """A Struct does not have a clock or a random source as a default.
 
 Simulated farms replace clocks and random sources in all loaded modules. They can replace defaults of a dataclass, but
-not of a Struct, whose simulation then fails only if another test has loaded its module before.
+not of a Struct. So a simulation with such a Struct fails, but only if an earlier test has loaded the Struct's module.
 """
 
 import ast

@@ -53,7 +53,7 @@ FACTOR: Final = 2
 """Factor on the cost of one leaf, whose cost is then about twice the costs of the others."""
 HIGHER: Final = 1.5
 DETECTION_S: Final = 12.0
-"""From this time after its first failure, no request fails because of the dead leaf while other leaves reply."""
+"""Time after the first failed request; later, no request fails because of the dead leaf while other leaves reply."""
 
 
 ONE_HOP: Final = ("--hops", "1")

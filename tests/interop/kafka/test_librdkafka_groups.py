@@ -5,10 +5,10 @@
 
 When librdkafka closes, it drops the records that it fetched ahead. But a control record among them moves the position
 past them, and that position is committed (librdkafka 2.16; https://github.com/confluentinc/librdkafka/issues/3400). On
-a topic with control records of version 0, some closes committed about 2,000 unread records. It happened in 2 of 8 runs
-with `consume` of many records and in 1 of 8 with `poll` of one. With kcat it happened in 6 of 10. On a broker of Kafka
-4.1.2, where transactions leave control records, it was 9 of 15; without control records it never happened. So the
-control records of a farm have a version that librdkafka skips.
+a topic with control records of version 0, some closes committed about 2,000 unread records. This happened in 2 of 8
+runs with `consume`, in 1 of 8 with `poll`, and in 6 of 10 with kcat. On a broker of Kafka 4.1.2, where transactions
+leave control records, it happened in 9 of 15 runs. Without control records it never happened. So the control records of
+a farm have a version that librdkafka skips.
 """
 
 from functools import partial

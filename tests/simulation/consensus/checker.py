@@ -467,7 +467,7 @@ class Checker:
         self._committed_in.append(self.shadows[server].term)
 
     def _deciding(self, server: ServerId, index: Index, entry: Entry) -> Iterator[Configuration]:
-        """Yield the configurations that may commit this entry: in any log, the one in effect at it, and later ones.
+        """Yield the configurations that may commit this entry: in each log with it, the effective one and later ones.
 
         The first server to apply an entry has usually committed it, but may have received the commit index from a
         server with a longer log.

@@ -140,7 +140,7 @@ class Hostility:
 
 
 def _about(sample: dict[str, Any], server_id: int) -> dict[str, Any]:
-    """Return the entry with the id of its author, without its request id, because a later entry has the same one."""
+    """Return the entry with its author's id, and without its request id, which would mark a later one as a copy."""
     inner = {name: _about(each, server_id) if isinstance(each, dict) else each for name, each in sample.items()}
     return {name: server_id if name == "id" else each for name, each in inner.items() if name != "request"}
 

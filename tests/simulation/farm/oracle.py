@@ -317,7 +317,7 @@ class Oracle:
                     self._violate("live leaf", each.host, f"a structure has the leaf of {owner}, down for a minute")
 
     def _judge_exclusions(self) -> None:
-        """Judge the newest structure if another leaf is left for the next one: until then, clients use its leaves."""
+        """Judge the newest structure, unless all leaves are excluded: then a later structure cannot replace it."""
         members, published = self._world.members, self._observer.publications
         excluded = [self._observer.excluded_for(each, STANDING_S) for each in members]
         lasting = frozenset.intersection(*excluded) if excluded and published else frozenset()

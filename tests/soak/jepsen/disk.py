@@ -97,7 +97,7 @@ class FaultyDisk:
     def cut_power(self, keep: Callable[[int], int] = lambda _: 0) -> "Counter[str]":
         """Undo the unsynced changes of an ended process; return their numbers by kind.
 
-        `keep` returns for a number of unsynced changes of one file or directory how many of them stay, the first ones.
+        `keep` gets the number of unsynced changes of one file or directory, and returns how many of the first stay.
         """
         journal = self._directory / "journal"
         records = read_journal(journal.read_bytes()) if journal.exists() else []

@@ -4,9 +4,9 @@
     node 2: eth0 192.168.77.2 ── port2 ──┼── bridge: 192.168.77.100, the clients
     node 3: eth0 192.168.77.3 ── port3 ┈ relay ┈ side3 ─ join3 ──┘    a relay delays and loses frames
 
-The harness runs in new namespaces for network, processes and mounts. There the harness is the first process, so
-the kernel ends all nodes and removes all networks with it, even after SIGKILL. No route leads out. If the kernel has
-`netem`, it delays frames instead of the relay, which is a process between the port and the bridge.
+The harness runs in new namespaces for network, processes and mounts. There the harness is the first process, so the
+kernel ends all nodes and removes all networks with it, even after SIGKILL. No route leads out. If the kernel has
+`netem`, it delays the frames; otherwise the relay, a process between the port and the bridge, does.
 """
 
 import os
