@@ -179,7 +179,7 @@ def test_watch_reports_planted_operations(tmp_path: Path) -> None:
 
 
 def test_watched_forked_command_prints_into_pipe(tmp_path: Path) -> None:
-    """The output of its source may be a seekable file."""
+    """The output of the command is a pipe, while the output of its source may be a seekable file."""
     with watched_processes(tmp_path / "findings"), forking.child(["--help"]) as (process, output, errors):
         text = output.read()
         assert process.wait(END_BOUND_S) == 0, errors.read()

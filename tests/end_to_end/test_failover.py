@@ -145,7 +145,7 @@ def followers(farm: Farm, leader: Node) -> tuple[Node, Node]:
 
 
 def test_wrong_raft_address_is_corrected_without_leader(farm: Farm) -> None:
-    """Each of the two running nodes needs the vote of the other. Without a leader, the group cannot change."""
+    """Each of the two running nodes needs the vote of the other. Without a leader, the configuration cannot change."""
     leader = farm.wait_settled()
     wrong, other = followers(farm, leader)
     wrong.stop()

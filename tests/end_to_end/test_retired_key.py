@@ -54,7 +54,7 @@ def names_recorded(farm: Farm, count: int) -> bool:
 
 @pytest.mark.soak
 def test_new_node_with_retired_key_raises_alarm(lan: Lan, tmp_path: Path) -> None:
-    """The node receives only broadcasts. Its alarms must not advise a change of `cluster_id`."""
+    """The node receives only broadcasts. Its key is wrong, so its alarms must not advise to change `cluster_id`."""
     farm = lan.farm
     key_file = exported_key(farm.nodes[0], tmp_path / "node-5.key")
     stolen = lan.new_node(4, exported_key(farm.nodes[0], tmp_path / "node-4.key"))

@@ -237,7 +237,7 @@ def jumping_clock() -> MockClock:
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_leaf_without_reply_costs_one_request(tmp_path: Path, clock: MockClock, method: str) -> None:
-    """The proxy with a client of a farm at a loopback bridge: the next request goes to the other leaf."""
+    """After the request without a reply, the proxy sends the next requests to the other leaf."""
     del clock
     received = 0
 

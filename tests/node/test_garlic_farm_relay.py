@@ -132,7 +132,7 @@ async def test_middle_with_certificate_of_same_authority_is_refused(tmp_path: Pa
 
 
 async def test_middle_without_identity_is_not_accepted_as_server(tmp_path: Path) -> None:
-    """Bob accepts it as an unidentified client; Bob's reply is not valid for Alice's connection."""
+    """Bob accepts the relay as an unidentified client, but Bob's reply is not valid for Alice's connection."""
     bob, mallory = (load_or_create_certificate(tmp_path / name) for name in ("bob", "mallory"))
 
     def leave_out(data: bytes) -> bytes:

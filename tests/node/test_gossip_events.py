@@ -60,7 +60,7 @@ async def test_lost_event_refreshes_members_before_next_event() -> None:
 
 
 async def test_peer_ends_isolation_but_not_alarm_of_key() -> None:
-    """A peer may have the same retired key."""
+    """A peer may have the same retired key, so a peer does not prove that the key is valid."""
     node = Node(peers=1)
     node.events.alarms.set(ISOLATED, "no peer answers")
     node.events.alarms.set(KEY_RETIRED, "a member refuses the key")

@@ -258,7 +258,7 @@ async def test_order_without_known_leader_is_refused() -> None:
 
 
 async def test_invited_node_does_not_get_name_of_other_node() -> None:
-    """Node 4 does not run, so `garlicfarm node approve` would give its name to the new identity."""
+    """Node 4 does not run. Only an operator may give its name to another identity, with `garlicfarm node approve`."""
     farm = FakeLeader(leads=False)
     metadata = SimpleNamespace(name="node-4", raft_id=None, feature_level=SUPPORTED_LEVEL)
     newcomer = SimpleNamespace(node_id=identity(9), metadata=metadata, reachable=True, key=b"")

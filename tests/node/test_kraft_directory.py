@@ -133,7 +133,7 @@ def test_storage_older_than_quorum_state_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [b"", b"x", b"y" * 300], ids=["empty", "short", "long"])
 def test_control_record_round_trips(value: bytes) -> None:
-    """The value is found only by its own type."""
+    """The entry returns its value for its own type, and None for another type."""
     entry = Entry(1, EntryKind.CONTROL, control_data(1_000, value, 5))
     head = entry_head(entry.data)
     assert head is not None

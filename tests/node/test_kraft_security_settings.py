@@ -62,7 +62,7 @@ def test_server_logs_in_by_its_listener_settings(prefix: str) -> None:
 
 
 def test_login_for_another_mechanism_is_refused() -> None:
-    """Kafka does not use it either."""
+    """Kafka does not use a login for another mechanism either."""
     name = "listener.name.controller.scram-sha-256.sasl.jaas.config"
     settings = {name: JAAS, **{each: text for each, text in SASL.items() if each != "sasl.jaas.config"}}
     with pytest.raises(SettingsError, match=r"scram-sha-256.* is for another mechanism than .*=SCRAM-SHA-512"):

@@ -516,7 +516,7 @@ async def test_returning_observer_uses_bootstrap_servers(tmp_path: Path) -> None
 
 
 async def test_removed_leader_leads_until_removal_is_committed(tmp_path: Path) -> None:
-    """The others fetch the removal from it, although the new configuration no longer has it."""
+    """The other voters fetch the removal from this leader, although the new configuration does not contain it."""
     async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
         leader = await quorum.leader()
         await leader.topic.append(batch(b"one"), None)

@@ -72,7 +72,7 @@ def test_member_without_endpoint_is_not_dialed() -> None:
 
 
 def test_member_with_retired_key_is_dialed_at_signed_address() -> None:
-    """Gossip cannot list it, or lists it as dead, perhaps at an earlier address."""
+    """Gossip does not list such a member, or lists it as dead, perhaps at an earlier address."""
     former, latest = (encode_metadata(replace(METADATA, endpoint=f"tcp://10.0.0.{n}:7669")) for n in (8, 9))
     member_directory, gossip = directory_of(member(B, encode_metadata(METADATA), Status.DEAD))
     for node_id in (B, C):

@@ -222,7 +222,7 @@ async def test_directory_serves_one_server_at_a_time(tmp_path: Path) -> None:
 
 
 async def test_fetching_followers_need_snapshots_with_configuration(tmp_path: Path) -> None:
-    """From a snapshot without configuration, followers would keep their old one, and count its majorities."""
+    """After a snapshot without a configuration, followers would count majorities of their old configuration."""
     plain = consensus.StorageOptions(snapshot_form=PLAIN)
     with pytest.raises(ValueError, match="do not contain the configuration"):
         async with consensus.open_server(parts_of(tmp_path, 1, plain)):

@@ -430,7 +430,7 @@ def test_server_dead_after_return_is_not_gone(farm: Farm) -> None:
 
 
 def test_undated_copy_of_departure_does_not_hold_back_alert(farm: Farm) -> None:
-    """The clock of node-1 is 30 minutes ahead. Its trace is also read from a file."""
+    """The clock of node-1 is 30 minutes ahead. A copy of its trace from a file lacks the correction of this clock."""
     add_admission(farm, 2, "02" * 8, "node-2")
     farm.report(1, 2, periods=3)
     farm.report(1, periods=5)

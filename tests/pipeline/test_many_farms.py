@@ -273,7 +273,7 @@ def test_compacted_log_of_one_farm_does_not_block_others(tmp_path: Path) -> None
 
 
 def test_copy_with_newer_commit_index_does_not_block_others(tmp_path: Path) -> None:
-    """A copy may have a newer `committed.json` than its log."""
+    """The `committed.json` of a copied directory may name an entry that the copied log lacks."""
     directory, two, file = tmp_path / "one", a_farm(2), tmp_path / "farms.toml"
     write_log(directory, b"{}", b"{}")
     socket = tmp_path / "two.sock"

@@ -168,7 +168,7 @@ def test_rows_around_correction_have_order_of_log(tmp_path: Path) -> None:
 def test_replay_after_correction_has_order_of_log(
     setback_ms: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Log time passes the same minutes twice, or begins again on the day before."""
+    """After a correction, log time passes the same minutes again, so only the indexes show the order."""
     farm, gold = farm_with_problems(setback_ms=setback_ms), Gold(tmp_path, MINUTE_MS)
     tables_of(farm.log, tmp_path, gold=gold, watch=True)
     gold.refresh(0)

@@ -452,7 +452,7 @@ def refused(story: Story, number: int) -> list[Alarm]:
 
 
 def test_refused_key_is_reported_despite_peer_with_it() -> None:
-    """The peer may have the same old key."""
+    """The peer may have the same old key, so it does not prove that the key is valid."""
     story = Story()
     [alarm] = refused(story, 1)
     assert not alarm.over

@@ -13,7 +13,7 @@ from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, lea
 
 
 def test_healthy_leaves_replace_leaves_of_dead_server() -> None:
-    """Sixteen leaves of a server fill the structure. It dies; five leaves of two other servers are not listed."""
+    """A server that fills the structure with sixteen leaves dies. Five leaves of other servers are not listed yet."""
     log = Log(report(1, destinations=tuple(leaf(f"dead{number:02}") for number in range(LEAVES_MAX))))
     assert sorted(log.leaves) == [f"dead{number:02}" for number in range(LEAVES_MAX)]
     log.append(report(2, destinations=(leaf("a", load=0.5), leaf("b", load=0.9))))

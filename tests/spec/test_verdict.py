@@ -478,7 +478,7 @@ def failing(view: FarmView) -> tuple[StandingView, ...]:
 
 
 def test_accepted_plan_without_hand_over_is_not_published() -> None:
-    """The log accepts one plan after another of a node whose router refuses them all."""
+    """If the router of the publisher refuses each structure, the log still accepts one plan after another."""
     view = healthy()
     found = verdict(publishing_of(view, handed_over_s=None, seconds_to_expiry=None, standings=failing(view)))
     assert (found.kind, found.severity) == (VerdictKind.NOT_PUBLISHED, Severity.CRITICAL)

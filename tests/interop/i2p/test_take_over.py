@@ -135,7 +135,7 @@ destination = "{new_demo_leaf().base64}"
 
 
 def test_i2pd_publishes_with_transient_key(network: Network, new_farm: Callable[[list[Router]], Farm]) -> None:
-    """A Java router finds the structure in the network; it is not a floodfill."""
+    """A Java router that is not a floodfill finds the structure, so the structure is in the network."""
     farm = new_farm([*network.i2pd[3:6]])
     began = time.monotonic()
 
