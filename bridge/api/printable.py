@@ -91,7 +91,8 @@ def table_lines(
     """Yield the lines of a table, and True for headings. Each column is as wide as its widest cell.
 
     A row that is wider than `columns` continues in further lines, up to `_LINES_MAX`. If they are too few, each value
-    is in a separate line with its heading. Long values in the last column are wrapped. None: rows may have any width.
+    is in a separate line with its heading. Long values in the last column are wrapped. `columns` None: rows may have
+    any width.
     """
     shown = [[printable(cell) for cell in row] for row in (headings, *rows)]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]

@@ -59,8 +59,8 @@ def changes_take_over(events: Iterable[TraceEvent]) -> bool:
 def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
     """Return the steps of the last change of leader or publisher, from the first suspicion to the publication.
 
-    The steps are in the order of their time; empty without a change. The steps begin after the last publication before
-    the change, which ended an earlier take-over. A suspicion after the publication begins another take-over.
+    The steps are in the order of their time; empty without a change. A publication ends a take-over. So the steps begin
+    after the last publication before the change, and a suspicion after the next publication is not a step.
     """
     ordered = sorted(events, key=lambda event: event.time_ms)
     core = list(_steps_once(ordered))

@@ -190,7 +190,7 @@ class LocalQuery:
             begin = self._reader.initialOffset() if place is None else place
             shown = shown or begin
             if "shards" in shown:
-                # Each preview would rewrite the rows of many farms, and the shards of its offset.
+                # With so many farms, each preview would rewrite the rows of many farms, and the shards of its offset.
                 self._preview, self._poll_s = None, self._trigger_s or 0.0
             end = self._of_source(partial(self._reader.latestOffset, shown, self._reader.getDefaultReadLimit()))
             # The end contains the first entries of farms that are new after `shown`. After a preview the batch would

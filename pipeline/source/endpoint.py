@@ -93,7 +93,7 @@ def check_answering_user(connected: socket.socket, path: str, own_user_id: int |
     """Raise RefusedError unless this user or root runs the process on the other side of a Unix socket."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
-        return  # This system does not provide it; the socket's directory and mode alone decide.
+        return  # Without this option, only the socket's directory and mode protect it.
     _, user_id, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
     if user_id not in {os.geteuid() if own_user_id is None else own_user_id, 0}:
         raise RefusedError(

@@ -195,7 +195,8 @@ def first_without_gap(statuses: Sequence[LogStatus]) -> int:
     """Return the first index such that some node has each entry from there up to the newest one.
 
     A node that has just joined does not have entries yet, and reports 1 as the first index. The log of a node after a
-    long isolation ends before the other logs begin. Neither log is adjacent to the logs of other nodes.
+    long isolation ends before the other logs begin. Between the log of such a node and the other logs, entries are
+    missing.
     """
     newest, *others = sorted(statuses, key=lambda each: each.commit_index, reverse=True)
     first = newest.first_index

@@ -164,7 +164,7 @@ class Watching:
     def keep(self, query: str, batch: int) -> None:
         """Store the state after a batch, when all its results are written."""
         if self._change is not None:
-            # A repair without the record of batches finds by this number that `transitions` lost a commit.
+            # With this number, a repair without the record of batches detects that `transitions` lost a commit.
             changed = (TRANSITIONS_SPEC.name, self.transitions.known_batch(query))
             self._state.commit([(query, batch), changed], self._change)
             self._change = None

@@ -113,8 +113,8 @@ class LookUps:
         """Return True if a look-up since the hand-over found a structure, False if none did for long enough.
 
         None: no look-up decides. The time counts from the publisher's first hand-over, or from the last look-up that
-        found a structure. A publisher may hand over the next structure sooner than a look-up can decide. A report may
-        be sent a reporting period after its look-up.
+        found a structure. It does not count from the latest hand-over, because a look-up may need longer than the time
+        to the next one. The time includes a reporting period, because a report may be sent that long after its look-up.
         """
         last_ms, expected = handed_over.published_s * 1000, self._expected.get(hash_of(master))
         is_known = expected is not None and expected.last.server_id == handed_over.server_id

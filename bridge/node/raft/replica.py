@@ -163,7 +163,7 @@ class Replica:
         return await self.submit_all((command,), repeat_unknown=repeat_unknown)
 
     async def submit_all(self, commands: tuple[bytes, ...], *, repeat_unknown: bool = False) -> SubmitAnswer:
-        """Have entries committed, adjacent and in order, through the leader; return the index of the last one.
+        """Commit entries through the leader, adjacent and in order; return the index of the last one.
 
         With `repeat_unknown` entries of unknown fate are submitted again; this is only for entries that tolerate
         copies. Entries reserved for the leader are refused: the leader's own tasks submit them directly to its server.

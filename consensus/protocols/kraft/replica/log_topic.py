@@ -172,7 +172,7 @@ class LogTopic:
             return await self._append(batch)
         latest_ms = max([record.timestamp_ms for record in batch.records])
         if latest_ms > self._unix_ms() + _AHEAD_MS:
-            # It would advance the log's time, and the producers of other users would expire.
+            # Such a time would advance the log's time, and the producers of other users would expire.
             text = (
                 f"a record has the time {latest_ms} ms, more than an hour after the leader's clock: check both clocks"
             )

@@ -58,7 +58,7 @@ class PeerMembers:
         """Drop each removed server some time after the commitment of its removal in the log of `server`."""
         while True:
             self._changed = trio.Event()
-            # The log may have ended before the removal since then, if another leader has replaced the entries.
+            # The removal is not after the end of the log. If another leader replaces entries, the lowest end counts.
             removal = server.describe().raft.last.index
             while math.inf in self._left.values() and not self._changed.is_set():
                 raft = server.describe().raft
