@@ -5,8 +5,8 @@
 
 Nothing can end a call in another thread: a sync of a hung disk, a look-up of a name, a read from a dead server. Each
 part could abandon its threads when it is canceled, but then a slow write could be completed after a later write. So the
-parts wait for their threads, but the process has a deadline. A separate thread ends the process then, with a line about
-it and exit code 1. The thread needs neither the event loop nor the disk.
+parts wait for their threads, but the process has a deadline. At the deadline, a separate thread ends the process, with
+a line about it and exit code 1. The thread needs neither the event loop nor the disk.
 """
 
 import os
