@@ -81,7 +81,7 @@ def _offered(context: click.Context, _parameter: object, incomplete: str) -> lis
     elif arguments == ("query",):
         found = import_module("pipeline.gold.answers").SUBJECTS
     elif not arguments and context.info_name is not None:
-        # The group of `garlicfarm` reads the commands of its groups from the reference.
+        # The main group of `garlicfarm` reads the names of all commands from the reference, without their modules.
         commands_below = getattr(context.find_root().command, "commands_below", None)
         found = {} if commands_below is None else commands_below(context.info_name)
     if found:

@@ -55,8 +55,8 @@ def event(name: str, payload: str, node: str | None, *, as_json: bool) -> None:
 def query(name: str, payload: str, node: str | None, *, timeout_s: float, as_json: bool) -> None:
     """Query all nodes, and print each reply. Ends when all nodes have replied, or after the timeout.
 
-    Every node answers `ping` (its name), `version`, and the queries `rtt`, `clock` and `view` of garlicfarm itself. It
-    only records other queries in its trace.
+    Every node replies to `ping` (its name), `version`, `rtt`, `clock` and `view`. It only records other queries in its
+    trace.
     """
     request = QueryRequest(name, payload, round(timeout_s * 1000))
     answer = call_node(node, QUERY, request)
