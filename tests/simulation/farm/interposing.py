@@ -50,8 +50,8 @@ from tests.simulation.farm.versions import COMPARING, LevelOfHost, metadata_of_l
 NETWORK_BITS: Final = ".255"
 _PRODUCT: Final = ("bridge.", "consensus.", "gossip.")
 _NS: Final = 1_000_000_000
-APPLIED_AT_ONCE: Final = 4
-"""Limit of the entries that the state machine applies without a yield: the entries of a trial are few."""
+APPLIED_AT_ONCE: Final = 1
+"""Limit of the entries between two possible yields: the entries of a trial are few."""
 PROOFS_MAX: Final = 256
 """Number of verified entries whose results are cached, because all nodes verify the same entries."""
 Replacement = tuple[object, object]
