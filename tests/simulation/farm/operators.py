@@ -601,9 +601,8 @@ class Operator:
         """
         errors: dict[str, str] = {}
         while True:
-            for name in (*self._world.members, *sorted(self.joining - self._world.members.keys())):
-                host = self._world.hosts[name]
-                if host.run is None or host.is_paused:
+            for name, host in list(self._world.hosts.items()):
+                if name in self._world.away - self.joining or host.run is None or host.is_paused:
                     continue
                 try:
                     async with self._world.control(name) as client:
