@@ -13,6 +13,7 @@ from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.ineffective_entries import ALARM_AFTER, QUIET_AFTER_S, WITHIN_MS, IneffectiveEntries
 from bridge.wire.log.entries import encode
 from consensus.core.model import Entry
+from consensus.sessions.table import RequestId
 from tests.authored import CLUSTER_ID, node_id, signed
 
 WEIGHT = CostFactor("a" * 52, 2.0)
@@ -91,3 +92,20 @@ async def test_occasional_entries_in_stalled_log_time_are_few(autojump_clock: Mo
         await farm.commit(signed(WEIGHT, 9))
         await trio.sleep(WITHIN_MS / 10_000)
     assert farm.active == []
+
+
+async def test_replayed_report_of_expired_request_sets_no_clock(autojump_clock: MockClock) -> None:
+    """Anyone with the farm key can replay a report: its old date would show a wrong clock, and hold back log time."""
+    founders = (node_id(1), node_id(2))
+    applied_state = AppliedState(0, EventLog("node-1", lambda: 0), founders, CLUSTER_ID)
+    reports = [
+        signed(
+            Report("demo", 1000 * number, 1, RouterStatus(attached=False), request=str(RequestId("client", 0, number)))
+        )
+        for number in range(1, 20)
+    ]
+    for index, report in enumerate((*reports, reports[0]), 1):
+        await applied_state.apply(index, (Entry.command(1, report),))
+    judgment = applied_state.log_time.judge(0, 19_000, 2, applied_state.state.clocks)
+    assert judgment is not None
+    assert judgment.offsets_ms == {1: 0, 2: 0}

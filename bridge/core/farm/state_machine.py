@@ -19,7 +19,7 @@ tuning. Entries up to the applied index are ignored, so a replay does not change
 
 import hashlib
 from collections.abc import Collection, Mapping
-from typing import assert_never
+from typing import Final, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -179,6 +179,10 @@ class EntryTooEarly(Struct, frozen=True):
 
     kind: str
     needed_level: int
+
+
+IGNORED: Final = (EntryWithoutEffect, RequestRefused, EntryTooEarly)
+"""The changes by an ignored entry: its content, such as the clock in a replayed report, does not count."""
 
 
 class LevelRefused(Struct, frozen=True):

@@ -19,7 +19,7 @@ import trio
 
 from bridge.api.events import change_event
 from bridge.api.trace import Scalar
-from bridge.core.farm.state_machine import Change, EntryTooEarly, Farm
+from bridge.core.farm.state_machine import IGNORED, Change, EntryTooEarly, Farm
 from bridge.core.log.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError, may_raise
 from bridge.core.log.kinds import EntryCounter, kind_of
 from bridge.core.log.records import (
@@ -274,7 +274,7 @@ class AppliedState:
         changes = self._farm.apply(index, term, entry)
         self.records[kind_of(record).counter] += 1
         self._pass_report(record)
-        if not (changes and any(isinstance(change, EntryWithoutEffect) for change in changes)):
+        if not any(isinstance(change, IGNORED) for change in changes):
             self._note_time(index, record)
             self._note_look_ups(record)
         for change in changes:
