@@ -1,5 +1,5 @@
--- servers that joined, left, became silent and returned, per day
--- empty: no server joined or was removed, and no watched server became silent or restarted
+-- servers that joined, left, stopped reporting and returned, per day
+-- empty: no server joined or was removed, and no watched server stopped reporting or restarted
 --
 --     joined, removed                members that a Raft configuration added to the previous one, and removed from it
 --     silent, returned, restarted    a watched server becomes silent, reports again, has a restarted router
