@@ -1,4 +1,4 @@
--- servers that joined, left, stopped reporting and returned, per day
+-- joined, left, silent and returned servers, per day
 -- empty: no server joined or was removed, and no watched server stopped reporting or restarted
 --
 --     joined, removed                members that a Raft configuration added to the previous one, and removed from it
